@@ -1,0 +1,201 @@
+#include "bindings/array.h"
+
+#include <string>
+
+#include "core/errors.h"
+#include "core/memory.h"
+#include "ops/shapes.h"
+
+namespace fusednn::bindings {
+
+namespace {
+
+using py::detail::npy_api;
+
+// Under this size NumPy's own small-block cache is faster than a capsule around ours.
+constexpr std::size_t kSmallResult = 1024;
+
+std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+std::string dtype_name(py::handle array) { return py::str(array.attr("dtype")).cast<std::string>(); }
+
+void require_array(py::handle object, const char* op, const char* argument) {
+    if (npy_api::get().PyArray_Check_(object.ptr())) return;
+    throw TypeMismatch(std::string(op) + ": " + argument + " must be a NumPy array, got " +
+                       type_name(object));
+}
+
+// NumPy's type number decides; byte order and alignment are looked at apart.
+int type_number(py::handle array) {
+    return py::detail::array_descriptor_proxy(py::detail::array_proxy(array.ptr())->descr)->type_num;
+}
+
+bool readable_in_place(py::handle array) {
+    constexpr int needed = npy_api::NPY_ARRAY_C_CONTIGUOUS_ | npy_api::NPY_ARRAY_ALIGNED_;
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    const char order = py::detail::array_descriptor_proxy(proxy->descr)->byteorder;
+    return (proxy->flags & needed) == needed && order != '>';
+}
+
+void fill_view(ArrayView& view, py::handle array, DType dtype, const char* op,
+               const char* argument) {
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    if (proxy->nd > kMaxDims) {
+        throw Error(std::string(op) + ": " + argument + " has " + std::to_string(proxy->nd) +
+                    " dimensions, expected at most " + std::to_string(kMaxDims));
+    }
+    view.data = proxy->data;
+    view.dtype = dtype;
+    view.device = Device::cpu;
+    view.ndim = proxy->nd;
+    for (int axis = 0; axis < proxy->nd; ++axis) view.shape[axis] = proxy->dimensions[axis];
+}
+
+py::object contiguous_copy(py::handle array, py::handle descr) {
+    auto& api = npy_api::get();
+    constexpr int flags = npy_api::NPY_ARRAY_C_CONTIGUOUS_ | npy_api::NPY_ARRAY_ALIGNED_ |
+                          npy_api::NPY_ARRAY_FORCECAST_;
+    PyObject* copy = api.PyArray_FromAny_(array.ptr(), descr.inc_ref().ptr(), 0, 0, flags, nullptr);
+    if (!copy) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(copy);
+}
+
+template <class T>
+py::handle descr_of() {
+    static const py::handle descr = py::dtype::of<T>().release();
+    return descr;
+}
+
+py::object make_array(py::handle descr, std::size_t item, int ndim, const i64* shape, void** data) {
+    auto& api = npy_api::get();
+    Py_intptr_t dims[kMaxDims];
+    std::size_t bytes = item;
+    for (int axis = 0; axis < ndim; ++axis) {
+        dims[axis] = shape[axis];
+        bytes = std::size_t(ops::checked_product("result", i64(bytes), shape[axis]));
+    }
+    void* block = bytes > kSmallResult ? memory_acquire(bytes) : nullptr;
+    PyObject* array = api.PyArray_NewFromDescr_(api.PyArray_Type_, descr.inc_ref().ptr(), ndim, dims,
+                                                nullptr, block,
+                                                block ? npy_api::NPY_ARRAY_WRITEABLE_ |
+                                                            npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
+                                                            npy_api::NPY_ARRAY_ALIGNED_
+                                                      : 0,
+                                                nullptr);
+    if (!array) {
+        memory_release(block);
+        throw py::error_already_set();
+    }
+    auto result = py::reinterpret_steal<py::object>(array);
+    if (block) {
+        PyObject* capsule = PyCapsule_New(block, nullptr, [](PyObject* self) {
+            memory_release(PyCapsule_GetPointer(self, nullptr));
+        });
+        if (!capsule) {
+            memory_release(block);
+            throw py::error_already_set();
+        }
+        if (api.PyArray_SetBaseObject_(array, capsule) < 0) throw py::error_already_set();
+    }
+    *data = py::detail::array_proxy(array)->data;
+    return result;
+}
+
+}  // namespace
+
+Array Array::floating(py::handle object, const char* op, const char* argument) {
+    require_array(object, op, argument);
+    const int number = type_number(object);
+    Array result;
+    DType dtype;
+    if (number == npy_api::NPY_FLOAT_) {
+        dtype = DType::f32;
+    } else if (number == npy_api::NPY_DOUBLE_) {
+        dtype = DType::f64;
+    } else {
+        throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
+                           ", expected float32 or float64");
+    }
+    result.owner_ = readable_in_place(object)
+                        ? py::reinterpret_borrow<py::object>(object)
+                        : contiguous_copy(object, dtype == DType::f32 ? descr_of<float>()
+                                                                      : descr_of<double>());
+    fill_view(result.view_, result.owner_, dtype, op, argument);
+    return result;
+}
+
+Array Array::floating_like(py::handle object, const Array& like, const char* op,
+                           const char* argument) {
+    Array result = floating(object, op, argument);
+    if (result.dtype() != like.dtype()) {
+        const char* names[] = {"float32", "float64"};
+        throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " +
+                           names[int(result.dtype())] + ", expected " + names[int(like.dtype())] +
+                           " like input");
+    }
+    return result;
+}
+
+Array Array::integer(py::handle object, const char* op, const char* argument) {
+    require_array(object, op, argument);
+    const std::string kind = py::str(object.attr("dtype").attr("kind"));
+    if (kind != "i" && kind != "u") {
+        throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
+                           ", expected an integer dtype");
+    }
+    Array result;
+    const bool in_place = py::isinstance<py::array_t<i64>>(object) && readable_in_place(object);
+    result.owner_ = in_place ? py::reinterpret_borrow<py::object>(object)
+                             : contiguous_copy(object, descr_of<i64>());
+    fill_view(result.view_, result.owner_, DType::f32, op, argument);
+    return result;
+}
+
+i64 Array::size() const {
+    i64 size = 1;
+    for (int axis = 0; axis < view_.ndim; ++axis) size *= view_.shape[axis];
+    return size;
+}
+
+MutableArray MutableArray::like(py::handle object, const Array& like, const char* op,
+                                const char* argument) {
+    require_array(object, op, argument);
+    const int number = type_number(object);
+    const int wanted = like.dtype() == DType::f32 ? npy_api::NPY_FLOAT_ : npy_api::NPY_DOUBLE_;
+    const auto* proxy = py::detail::array_proxy(object.ptr());
+    if (number != wanted) {
+        throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
+                           ", expected " + (like.dtype() == DType::f32 ? "float32" : "float64"));
+    }
+    bool same_shape = proxy->nd == like.ndim();
+    for (int axis = 0; same_shape && axis < proxy->nd; ++axis) {
+        same_shape = proxy->dimensions[axis] == like.shape()[axis];
+    }
+    if (!same_shape) {
+        ops::Shape found(proxy->dimensions, proxy->dimensions + proxy->nd);
+        throw Error(std::string(op) + ": " + argument + " has shape " + ops::text(found) +
+                    ", expected " + ops::text(ops::Shape(like.shape(), like.shape() + like.ndim())));
+    }
+    if (!(proxy->flags & npy_api::NPY_ARRAY_WRITEABLE_) || !readable_in_place(object)) {
+        throw Error(std::string(op) + ": " + argument +
+                    " is updated in place and must be writable and C-contiguous");
+    }
+    MutableArray result;
+    result.owner_ = py::reinterpret_borrow<py::object>(object);
+    result.data_ = proxy->data;
+    return result;
+}
+
+py::object new_array(DType dtype, int ndim, const i64* shape, void** data) {
+    return dtype == DType::f32 ? make_array(descr_of<float>(), sizeof(float), ndim, shape, data)
+                               : make_array(descr_of<double>(), sizeof(double), ndim, shape, data);
+}
+
+py::object new_int64_array(int ndim, const i64* shape, i64** data) {
+    void* raw;
+    auto result = make_array(descr_of<i64>(), sizeof(i64), ndim, shape, &raw);
+    *data = static_cast<i64*>(raw);
+    return result;
+}
+
+}  // namespace fusednn::bindings

@@ -1,0 +1,79 @@
+// NumPy arrays <-> plain views: the dtype and copy policy of every binding.
+//
+// Any array is accepted for reading. What a kernel cannot read in place (strided, byte-swapped,
+// misaligned) is copied inside once, with no warning; float32 stays float32, float64 stays float64,
+// and nothing is ever cast silently.
+#pragma once
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include "core/types.h"
+
+namespace fusednn::bindings {
+
+namespace py = pybind11;
+
+// An argument that a kernel can read: C-contiguous, aligned, native byte order.
+class Array {
+  public:
+    // A float32 or float64 array; TypeMismatch naming op, argument and what was found otherwise.
+    static Array floating(py::handle object, const char* op, const char* argument);
+    // The same with the dtype of `like` demanded.
+    static Array floating_like(py::handle object, const Array& like, const char* op,
+                               const char* argument);
+    // An array of any integer dtype, converted to int64; booleans and floats are refused.
+    static Array integer(py::handle object, const char* op, const char* argument);
+
+    const ArrayView& view() const { return view_; }
+    DType dtype() const { return view_.dtype; }
+    int ndim() const { return view_.ndim; }
+    const i64* shape() const { return view_.shape; }
+    i64 size() const;
+    template <class T>
+    const T* data() const {
+        return static_cast<const T*>(view_.data);
+    }
+
+  private:
+    py::object owner_;
+    ArrayView view_;
+};
+
+// An argument that is written in place: exact dtype, C-contiguous, aligned, writable, or an error.
+class MutableArray {
+  public:
+    static MutableArray like(py::handle object, const Array& like, const char* op,
+                             const char* argument);
+    template <class T>
+    T* data() const {
+        return static_cast<T*>(data_);
+    }
+
+  private:
+    py::object owner_;
+    void* data_;
+};
+
+// A new C-contiguous array for a result, from the recycling allocator; contents undefined.
+py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
+py::object new_int64_array(int ndim, const i64* shape, i64** data);
+
+// Calls body with a value of the C++ type that `dtype` names.
+template <class Body>
+auto with_dtype(DType dtype, const Body& body) {
+    return dtype == DType::f32 ? body(float{}) : body(double{});
+}
+
+// Lets other Python threads run during a kernel that is worth it (about 20 microseconds and more);
+// `cost` is in flops or bytes moved.
+class GilRelease {
+  public:
+    explicit GilRelease(i64 cost) {
+        if (cost > 500'000) release_.emplace();
+    }
+
+  private:
+    std::optional<py::gil_scoped_release> release_;
+};
+
+}  // namespace fusednn::bindings

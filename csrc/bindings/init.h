@@ -1,0 +1,14 @@
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace fusednn::bindings {
+
+void init_runtime(pybind11::module_& m);
+void init_conv(pybind11::module_& m);
+void init_pool(pybind11::module_& m);
+void init_dense(pybind11::module_& m);
+void init_activation(pybind11::module_& m);
+void init_loss(pybind11::module_& m);
+void init_optim(pybind11::module_& m);
+
+}  // namespace fusednn::bindings

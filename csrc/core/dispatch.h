@@ -1,0 +1,28 @@
+// Which ISA build of the kernels runs. Chosen once at import, by CPUID or by FUSEDNN_ISA.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/kernels.h"
+
+namespace fusednn {
+
+template <class T>
+const KernelTable<T>& kernels();
+template <>
+const KernelTable<float>& kernels<float>();
+template <>
+const KernelTable<double>& kernels<double>();
+
+std::string current_isa();
+// Names of the ISA builds that are compiled in AND that this CPU can run, slowest first.
+std::vector<std::string> usable_isas();
+// All that are compiled in.
+std::vector<std::string> compiled_isas();
+
+// Reads FUSEDNN_ISA; throws Error naming the choices if it is unknown or this CPU cannot run it.
+void init_isa();
+// For tests: switches the table of the whole process. Throws like init_isa.
+void set_isa(const std::string& name);
+
+}  // namespace fusednn

@@ -1,0 +1,58 @@
+// What the files of csrc/cpu define for one ISA; table.cpp puts it into the KernelTable.
+// Layouts and meanings stand beside the table's entries in core/kernels.h.
+#pragma once
+#include "core/kernels.h"
+#include "cpu/simd.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+template <class T>
+void gemm(const GemmParams<T>&);
+
+template <class T>
+void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
+template <class T>
+void conv_backward_input(const ConvParams&, const T* dy, const T* w, T* dx);
+template <class T>
+void conv_backward_weight(const ConvParams&, const T* x, const T* dy, T* dw);
+template <class T>
+void bias_grad(i64 outer, i64 channels, i64 inner, const T* dy, T* db);
+template <class T>
+void unfold(const ConvParams&, const T* x, T* columns);
+template <class T>
+void fold(const ConvParams&, const T* columns, T* x);
+
+template <class T>
+void max_pool_forward(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
+template <class T>
+void max_pool_backward(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes, T* dx);
+
+template <class T>
+void relu_forward(i64 size, const T* x, T* y);
+template <class T>
+void relu_backward(i64 size, const T* dy, const T* y, T* dx);
+
+template <class T>
+void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
+template <class T>
+void log_softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
+template <class T>
+void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
+template <class T>
+void softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
+template <class T>
+void cross_entropy_forward(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
+template <class T>
+void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+
+template <class T>
+void sgd_step(const SgdParams<T>&);
+template <class T>
+void adam_step(const AdamParams<T>&);
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn
+
+// Every kernel is a template over the dtype; each file ends by instantiating its own for both.
+#define FUSEDNN_INSTANTIATE(macro) macro(float) macro(double)

@@ -1,0 +1,237 @@
+// SIMD for every kernel, over the compiler's vector extensions.
+//
+// This file and all of csrc/cpu is compiled once per ISA with FUSEDNN_ISA naming the build, and
+// everything stands in namespace fusednn::FUSEDNN_ISA: an inline function shared between builds
+// could put AVX-512 code into the baseline (the linker keeps one copy of equal names). For the same
+// reason nothing here instantiates templates of the standard library. tests/check_isa_symbols.py
+// guards this.
+#pragma once
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include "core/types.h"
+
+#ifndef FUSEDNN_ISA
+#error "FUSEDNN_ISA must name the ISA build"
+#endif
+
+#define FUSEDNN_INLINE inline __attribute__((always_inline))
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <class T>
+constexpr int kLanes = kVectorBytes / int(sizeof(T));
+
+namespace detail {
+template <class T>
+struct VecOf {
+    typedef T type __attribute__((vector_size(kVectorBytes)));
+    typedef T loose __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
+};
+template <class T>
+struct IntOf;
+template <>
+struct IntOf<float> {
+    using type = std::int32_t;
+};
+template <>
+struct IntOf<double> {
+    using type = std::int64_t;
+};
+}  // namespace detail
+
+template <class T>
+using Vec = typename detail::VecOf<T>::type;
+// The integer type as wide as T, and vectors of it: what comparisons give (0 or -1 per lane).
+template <class T>
+using Int = typename detail::IntOf<T>::type;
+template <class T>
+using Mask = Vec<Int<T>>;
+
+// ---- loads and stores ----------------------------------------------------------------------------
+
+template <class T>
+FUSEDNN_INLINE Vec<T> load(const T* p) {
+    return *reinterpret_cast<const typename detail::VecOf<T>::loose*>(p);
+}
+
+template <class T>
+FUSEDNN_INLINE void store(T* p, Vec<T> v) {
+    *reinterpret_cast<typename detail::VecOf<T>::loose*>(p) = v;
+}
+
+template <class T>
+FUSEDNN_INLINE Vec<T> broadcast(T x) {
+    return x - Vec<T>{};  // the compilers' idiom for a splat; x - 0 is x for every x, -0 and NaN too
+}
+
+// The first n lanes (0 <= n <= kLanes), the rest 0; never touches memory past p + n.
+template <class T>
+FUSEDNN_INLINE Vec<T> load_partial(const T* p, i64 n) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+        return (Vec<T>)_mm512_maskz_loadu_epi32(__mmask16((1u << n) - 1), p);
+    } else {
+        return (Vec<T>)_mm512_maskz_loadu_epi64(__mmask8((1u << n) - 1), p);
+    }
+#else
+    Vec<T> v{};
+    for (i64 i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+#endif
+}
+
+template <class T>
+FUSEDNN_INLINE void store_partial(T* p, Vec<T> v, i64 n) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+        _mm512_mask_storeu_epi32(p, __mmask16((1u << n) - 1), (__m512i)v);
+    } else {
+        _mm512_mask_storeu_epi64(p, __mmask8((1u << n) - 1), (__m512i)v);
+    }
+#else
+    for (i64 i = 0; i < n; ++i) p[i] = v[i];
+#endif
+}
+
+// ---- arithmetic ----------------------------------------------------------------------------------
+
+// mask ? a : b, lane by lane.
+template <class T>
+FUSEDNN_INLINE Vec<T> select(Mask<T> mask, Vec<T> a, Vec<T> b) {
+    return mask ? a : b;
+}
+
+// a * b + c, fused where the ISA has FMA (-ffp-contract=fast is set for these files).
+template <class V>
+FUSEDNN_INLINE V multiply_add(V a, V b, V c) {
+    return a * b + c;
+}
+
+template <class A>
+FUSEDNN_INLINE A min_of(A a, A b) {
+    return b < a ? b : a;
+}
+template <class A>
+FUSEDNN_INLINE A max_of(A a, A b) {
+    return a < b ? b : a;
+}
+FUSEDNN_INLINE i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+FUSEDNN_INLINE i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
+// Lanes added in a fixed tree (halves, then quarters ...): the same bits every time.
+template <class T>
+FUSEDNN_INLINE T sum_lanes(Vec<T> v) {
+    T lane[kLanes<T>];
+    __builtin_memcpy(lane, &v, sizeof v);
+    for (int half = kLanes<T> / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+    }
+    return lane[0];
+}
+
+// ---- shuffles ------------------------------------------------------------------------------------
+
+namespace detail {
+template <int... I>
+struct Seq {};
+template <int N, int... I>
+struct MakeSeq : MakeSeq<N - 1, N - 1, I...> {};
+template <int... I>
+struct MakeSeq<0, I...> {
+    using type = Seq<I...>;
+};
+
+template <class V, int N, int... I>
+FUSEDNN_INLINE V interleave_low(V a, V b, Seq<I...>) {
+    return __builtin_shufflevector(a, b, (I % 2 * N + I / 2)...);
+}
+template <class V, int N, int... I>
+FUSEDNN_INLINE V interleave_high(V a, V b, Seq<I...>) {
+    return __builtin_shufflevector(a, b, (I % 2 * N + N / 2 + I / 2)...);
+}
+template <class V, int... I>
+FUSEDNN_INLINE V even_lanes(V a, V b, Seq<I...>) {
+    return __builtin_shufflevector(a, b, (2 * I)...);
+}
+template <class V, int... I>
+FUSEDNN_INLINE V odd_lanes(V a, V b, Seq<I...>) {
+    return __builtin_shufflevector(a, b, (2 * I + 1)...);
+}
+}  // namespace detail
+
+// a0 b0 a1 b1 ... (the low halves), and the same of the high halves.
+template <class T>
+FUSEDNN_INLINE Vec<T> interleave_low(Vec<T> a, Vec<T> b) {
+    return detail::interleave_low<Vec<T>, kLanes<T>>(a, b,
+                                                     typename detail::MakeSeq<kLanes<T>>::type{});
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> interleave_high(Vec<T> a, Vec<T> b) {
+    return detail::interleave_high<Vec<T>, kLanes<T>>(a, b,
+                                                      typename detail::MakeSeq<kLanes<T>>::type{});
+}
+// Lanes 0, 2, 4 ... (or 1, 3, 5 ...) of the 2 * kLanes values a|b.
+template <class T>
+FUSEDNN_INLINE Vec<T> even_lanes(Vec<T> a, Vec<T> b) {
+    return detail::even_lanes(a, b, typename detail::MakeSeq<kLanes<T>>::type{});
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> odd_lanes(Vec<T> a, Vec<T> b) {
+    return detail::odd_lanes(a, b, typename detail::MakeSeq<kLanes<T>>::type{});
+}
+
+// Transposes the kLanes x kLanes block in v in place: log2(kLanes) rounds of perfect shuffles.
+template <class T>
+FUSEDNN_INLINE void transpose(Vec<T> (&v)[kLanes<T>]) {
+    constexpr int n = kLanes<T>;
+#pragma GCC unroll 4
+    for (int round = 1; round < n; round *= 2) {
+        Vec<T> next[n];
+#pragma GCC unroll 16
+        for (int i = 0; i < n / 2; ++i) {
+            next[2 * i] = interleave_low<T>(v[i], v[i + n / 2]);
+            next[2 * i + 1] = interleave_high<T>(v[i], v[i + n / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) v[i] = next[i];
+    }
+}
+
+// ---- denormals -----------------------------------------------------------------------------------
+
+// While alive, results and inputs below the smallest normal number count as 0. For sums of products
+// only (matrix products, recurrent steps, attention): there a denormal changes nothing but time.
+class FlushDenormals {
+  public:
+#if defined(__x86_64__)
+    FUSEDNN_INLINE FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+    FUSEDNN_INLINE ~FlushDenormals() { _mm_setcsr(saved_); }
+
+  private:
+    unsigned saved_;
+#elif defined(__aarch64__)
+    FUSEDNN_INLINE FlushDenormals() {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+        __asm__ volatile("msr fpcr, %0" : : "r"(saved_ | (std::uint64_t(1) << 24)));
+    }
+    FUSEDNN_INLINE ~FlushDenormals() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+  private:
+    std::uint64_t saved_;
+#endif
+    FlushDenormals(const FlushDenormals&) = delete;
+    FlushDenormals& operator=(const FlushDenormals&) = delete;
+};
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn
