@@ -7,7 +7,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
 #include "core/types.h"
+#include "ops/dtype.h"
 
 namespace fusednn::bindings {
 
@@ -57,12 +60,6 @@ class MutableArray {
 // A new C-contiguous array for a result, from the recycling allocator; contents undefined.
 py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
 py::object new_int64_array(int ndim, const i64* shape, i64** data);
-
-// Calls body with a value of the C++ type that `dtype` names.
-template <class Body>
-auto with_dtype(DType dtype, const Body& body) {
-    return dtype == DType::f32 ? body(float{}) : body(double{});
-}
 
 // Lets other Python threads run during a kernel that is worth it (about 20 microseconds and more);
 // `cost` is in flops or bytes moved.

@@ -57,6 +57,19 @@ using Int = typename detail::IntOf<T>::type;
 template <class T>
 using Mask = Vec<Int<T>>;
 
+// ---- scalars -------------------------------------------------------------------------------------
+
+template <class A>
+FUSEDNN_INLINE A min_of(A a, A b) {
+    return b < a ? b : a;
+}
+template <class A>
+FUSEDNN_INLINE A max_of(A a, A b) {
+    return a < b ? b : a;
+}
+FUSEDNN_INLINE i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+FUSEDNN_INLINE i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
 // ---- loads and stores ----------------------------------------------------------------------------
 
 template <class T>
@@ -74,20 +87,38 @@ FUSEDNN_INLINE Vec<T> broadcast(T x) {
     return x - Vec<T>{};  // the compilers' idiom for a splat; x - 0 is x for every x, -0 and NaN too
 }
 
+// Lanes [begin, end) of the vector at p, the rest 0; never touches the memory of the others.
+template <class T>
+FUSEDNN_INLINE Vec<T> load_between(const T* p, i64 begin, i64 end) {
+#if defined(__AVX512F__)
+    const unsigned lanes = ((1u << end) - 1) & ~((1u << begin) - 1);
+    if constexpr (sizeof(T) == 4) {
+        return (Vec<T>)_mm512_maskz_loadu_epi32(__mmask16(lanes), p);
+    } else {
+        return (Vec<T>)_mm512_maskz_loadu_epi64(__mmask8(lanes), p);
+    }
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) {
+        const Mask<T> id = {0, 1, 2, 3, 4, 5, 6, 7};
+        const Mask<T> mask = (id >= Int<T>(begin)) & (id < Int<T>(end));
+        return (Vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)mask);
+    } else {
+        const Mask<T> id = {0, 1, 2, 3};
+        const Mask<T> mask = (id >= Int<T>(begin)) & (id < Int<T>(end));
+        return (Vec<T>)_mm256_maskload_epi64(reinterpret_cast<const long long*>(p), (__m256i)mask);
+    }
+#else
+    if (begin <= 0 && end >= kLanes<T>) return load(p);
+    Vec<T> v{};
+    for (i64 i = max_of(begin, i64(0)); i < min_of(end, i64(kLanes<T>)); ++i) v[i] = p[i];
+    return v;
+#endif
+}
+
 // The first n lanes (0 <= n <= kLanes), the rest 0; never touches memory past p + n.
 template <class T>
 FUSEDNN_INLINE Vec<T> load_partial(const T* p, i64 n) {
-#if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 4) {
-        return (Vec<T>)_mm512_maskz_loadu_epi32(__mmask16((1u << n) - 1), p);
-    } else {
-        return (Vec<T>)_mm512_maskz_loadu_epi64(__mmask8((1u << n) - 1), p);
-    }
-#else
-    Vec<T> v{};
-    for (i64 i = 0; i < n; ++i) v[i] = p[i];
-    return v;
-#endif
+    return load_between(p, 0, n);
 }
 
 template <class T>
@@ -116,17 +147,6 @@ template <class V>
 FUSEDNN_INLINE V multiply_add(V a, V b, V c) {
     return a * b + c;
 }
-
-template <class A>
-FUSEDNN_INLINE A min_of(A a, A b) {
-    return b < a ? b : a;
-}
-template <class A>
-FUSEDNN_INLINE A max_of(A a, A b) {
-    return a < b ? b : a;
-}
-FUSEDNN_INLINE i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
-FUSEDNN_INLINE i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
 // Lanes added in a fixed tree (halves, then quarters ...): the same bits every time.
 template <class T>

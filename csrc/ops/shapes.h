@@ -17,8 +17,10 @@ using Shape = std::vector<i64>;
 Shape shape_of(const ArrayView& view);
 std::string text(const Shape& shape);  // "(2, 3, 4)"
 
-// a * b for sizes; Error "op: sizes overflow 64 bits" instead of a wrapped product.
+// a * b, a + b for sizes; Error "op: sizes overflow 64 bits" instead of a wrapped result.
 i64 checked_product(const char* op, i64 a, i64 b);
+i64 checked_sum(const char* op, i64 a, i64 b);
+// Elements of an array of this shape; its bytes (at 8 an element) are guarded as well.
 i64 checked_size(const char* op, const Shape& shape);
 
 // ---- conv, unfold, fold --------------------------------------------------------------------------
@@ -28,6 +30,20 @@ struct WindowArgs {
     std::vector<i64> kernel;  // pooling and unfold only; a convolution takes its weight's
     std::vector<i64> stride, padding, dilation;
 };
+
+// The same, checked and spread over depth, height, width; axes the call does not have get kernel 1,
+// stride 1, padding 0, dilation 1.
+struct Window {
+    i64 kernel[3], stride[3], padding[3], dilation[3];
+};
+Window expand_window(const char* op, int spatial, const WindowArgs& args);
+
+// "depth", "height", "width", or "length" for the one axis of 1-D ops.
+std::string axis_name(int spatial, int axis);
+
+// Positions of a window along one axis; Error if there is none.
+i64 window_output(const char* op, const std::string& axis, i64 size, i64 kernel, i64 stride,
+                  i64 dilation, i64 pad_front, i64 pad_back);
 
 struct ConvShapes {
     ConvParams params;

@@ -1,0 +1,82 @@
+// One convolution as a matrix product, whose right-hand matrix (im2col) is never formed.
+//
+// A problem is a grid of positions q (per image: grid[0] x grid[1] x grid[2]) and a set of taps. For
+// position q, tap t and source channel c it reads source(c, q * step + offset[t]), 0 outside, and it
+// writes dst(row, q * dst_step + dst_start). Both directions are of this form:
+//   forward         source x,  step = stride, offset = tap * dilation - pad; dst y, dst_step 1
+//   backward input  source dy, one problem for each residue of the input position modulo the stride;
+//                   the taps are those that reach the residue, step 1; dst dx, dst_step = stride
+// The product has rows = dst channels of a group, columns = batch * grid positions, and k runs over
+// (source channel, tap), taps fastest.
+#pragma once
+#include "core/kernels.h"
+#include "cpu/parallel.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+template <class T>
+struct ConvProblem {
+    i64 batch;
+    i64 grid[3];
+    // Source: the group's first channel of image 0, and how far apart channels and images lie.
+    const T* src;
+    i64 src_size[3], src_plane, src_image;
+    i64 channels;  // that k runs over
+    i64 taps[3];   // per axis; offset[axis] holds that many
+    const i64* offset[3];
+    i64 step[3];
+    // Destination.
+    T* dst;
+    i64 dst_size[3], dst_plane, dst_image;
+    i64 dst_start[3], dst_step[3];
+    i64 rows;
+
+    FUSEDNN_INLINE i64 positions() const { return grid[0] * grid[1] * grid[2]; }
+    FUSEDNN_INLINE i64 tap_count() const { return taps[0] * taps[1] * taps[2]; }
+    FUSEDNN_INLINE i64 depth() const { return channels * tap_count(); }
+    FUSEDNN_INLINE i64 columns() const { return batch * positions(); }
+    // True if the columns of one image are the whole of a destination plane, in order.
+    FUSEDNN_INLINE bool dense_dst() const {
+        bool dense = true;
+        for (int axis = 0; axis < 3; ++axis) {
+            dense = dense && dst_step[axis] == 1 && grid[axis] == dst_size[axis];
+        }
+        return dense;
+    }
+};
+
+// Some columns in a row of the grid: up to `count` positions that differ in q[2] alone.
+struct GridRun {
+    i64 image;
+    i64 q[3];
+    i64 count;
+};
+
+// Visits the runs of the columns [col0, col0 + cols), at most `longest` positions each:
+// body(run, columns before it).
+template <class T, class Body>
+FUSEDNN_INLINE void for_each_run(const ConvProblem<T>& p, i64 col0, i64 cols, i64 longest,
+                                 const Body& body) {
+    GridRun run;
+    run.image = col0 / p.positions();
+    const i64 rest = col0 % p.positions();
+    run.q[2] = rest % p.grid[2];
+    run.q[1] = rest / p.grid[2] % p.grid[1];
+    run.q[0] = rest / p.grid[2] / p.grid[1];
+    for (i64 done = 0; done < cols; done += run.count) {
+        run.count = min_of(min_of(cols - done, longest), p.grid[2] - run.q[2]);
+        body(run, done);
+        run.q[2] += run.count;
+        if (run.q[2] < p.grid[2]) continue;
+        run.q[2] = 0;
+        if (++run.q[1] < p.grid[1]) continue;
+        run.q[1] = 0;
+        if (++run.q[0] < p.grid[0]) continue;
+        run.q[0] = 0;
+        ++run.image;
+    }
+}
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn

@@ -1,0 +1,73 @@
+// Runs a ConvProblem on the GEMM engine.
+#pragma once
+#include "cpu/conv/pack.h"
+#include "cpu/gemm/engine.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+// Copies a tile's columns between its place in the destination and a dense buffer of kTileCols.
+template <bool kToBuffer, class T>
+FUSEDNN_INLINE void move_columns(const ConvProblem<T>& p, i64 row0, int rows, i64 col0, i64 cols,
+                                 T* buffer) {
+    for_each_run(p, col0, cols, cols, [&](const GridRun& run, i64 done) {
+        i64 at = run.image * p.dst_image + row0 * p.dst_plane;
+        at += ((run.q[0] * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] +
+               run.q[1] * p.dst_step[1] + p.dst_start[1]) *
+              p.dst_size[2];
+        at += run.q[2] * p.dst_step[2] + p.dst_start[2];
+        for (int r = 0; r < rows; ++r) {
+            T* dst = p.dst + at + r * p.dst_plane;
+            T* packed = buffer + r * kTileCols<T> + done;
+            for (i64 i = 0; i < run.count; ++i) {
+                if (kToBuffer) {
+                    packed[i] = dst[i * p.dst_step[2]];
+                } else {
+                    dst[i * p.dst_step[2]] = packed[i];
+                }
+            }
+        }
+    });
+}
+
+// dst = weights (rows x depth, as `a` gives them) times the implicit matrix, plus bias[row].
+template <class T, class A>
+FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* bias) {
+    if (p.rows == 0 || p.columns() == 0) return;
+    const bool dense = p.dense_dst();
+    const i64 positions = p.positions();
+    const Blocking cut = choose_blocking<T>(p.rows, p.columns(), p.depth());
+    Workspace<i64> tables(ColumnTable<T>::workspace(p), cut.slots);
+    blocked_product<T>(
+        cut, p.rows, p.columns(), p.depth(), a,
+        [&](i64 k0, i64 kc, i64 col0, i64 cols, T* dst, int slot) {
+            ColumnTable<T> table(p, tables.slot(slot));
+            table.set_columns(col0, cols);
+            table.pack(k0, kc, dst, kTileCols<T>);
+        },
+        [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 row0,
+            int rows, i64 col0, i64 cols, bool first, bool last) {
+            TileOutput<T> out;
+            out.cols = cols;
+            out.accumulate = !first;
+            out.row_bias = last && bias ? bias + row0 : nullptr;
+            out.col_bias = nullptr;
+            out.activation = Activation::none;
+            const i64 image = col0 / positions, position = col0 % positions;
+            if (dense && position + cols <= positions) {
+                out.c = p.dst + image * p.dst_image + row0 * p.dst_plane + position;
+                out.ldc = p.dst_plane;
+                tile_fn(kc, a_panel, a_row, b_panel, kTileCols<T>, out);
+                return;
+            }
+            T buffer[kTileRows * kTileCols<T>];
+            out.c = buffer;
+            out.ldc = kTileCols<T>;
+            if (out.accumulate) move_columns<true>(p, row0, rows, col0, cols, buffer);
+            tile_fn(kc, a_panel, a_row, b_panel, kTileCols<T>, out);
+            move_columns<false>(p, row0, rows, col0, cols, buffer);
+        });
+}
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn

@@ -1,0 +1,120 @@
+// The register tile of the GEMM engine: C (rows x cols) = A (rows x k) B (k x cols), all of C in
+// vector registers while k runs.
+//
+// Sizes by the register file: rows * vecs accumulators, vecs registers for a row of B, and one for
+// the broadcast element of A must fit; beyond 8 to 10 accumulators (FMA latency x issue width) size
+// buys fewer loads per multiply-add: one row of B serves `rows` of A and the other way round.
+#pragma once
+#include "core/kernels.h"
+#include "cpu/simd.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kTileRows = 14;  // 28 of 32 registers accumulate
+#elif defined(__aarch64__)
+constexpr int kTileRows = 12;  // 24 of 32
+#elif defined(__AVX2__)
+constexpr int kTileRows = 6;  // 12 of 16
+#else
+constexpr int kTileRows = 4;  // 8 of 16: without FMA every product takes a register too
+#endif
+constexpr int kTileVecs = 2;
+template <class T>
+constexpr int kTileCols = kTileVecs * kLanes<T>;
+
+// Where a tile goes and what happens on the way.
+template <class T>
+struct TileOutput {
+    T* c;
+    i64 ldc;
+    i64 cols;  // columns that exist; the tile's others are dropped
+    bool accumulate;
+    const T* row_bias;  // of the tile's first row, or null
+    const T* col_bias;  // of the tile's first column, or null
+    Activation activation;
+};
+
+// A is packed (element (r, p) at a[p * R + r]) or lies in rows (at a[r * a_row + p]).
+// Row p of B stands at b + p * b_row and holds V vectors.
+template <class T, int R, int V, bool kPackedA>
+void tile(i64 k, const T* __restrict a, i64 a_row, const T* __restrict b, i64 b_row,
+          const TileOutput<T>& out) {
+    constexpr int lanes = kLanes<T>;
+    Vec<T> sum[R][V];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sum[r][v] = Vec<T>{};
+    }
+    for (i64 p = 0; p < k; ++p) {
+        Vec<T> row[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) row[v] = load(b + v * lanes);
+        b += b_row;
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Vec<T> x = broadcast(kPackedA ? a[r] : a[r * a_row]);
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(x, row[v], sum[r][v]);
+        }
+        a += kPackedA ? R : 1;
+    }
+
+    const i64 tail = out.cols - (V - 1) * lanes;  // columns in the last vector
+    Vec<T> col_bias[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+        col_bias[v] = Vec<T>{};
+        if (out.col_bias) {
+            col_bias[v] = v < V - 1 ? load(out.col_bias + v * lanes)
+                                    : load_partial(out.col_bias + v * lanes, tail);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+        T* c = out.c + r * out.ldc;
+        const Vec<T> bias = broadcast(out.row_bias ? out.row_bias[r] : T(0));
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) {
+            const bool whole = v < V - 1 || tail == lanes;
+            Vec<T> x = sum[r][v];
+            if (out.accumulate) {
+                x += whole ? load(c + v * lanes) : load_partial(c + v * lanes, tail);
+            }
+            if (out.row_bias) x += bias;
+            if (out.col_bias) x += col_bias[v];
+            // Written so that NaN stays NaN.
+            if (out.activation == Activation::relu) x = select<T>(x < Vec<T>{}, Vec<T>{}, x);
+            if (whole) {
+                store(c + v * lanes, x);
+            } else {
+                store_partial(c + v * lanes, x, tail);
+            }
+        }
+    }
+}
+
+template <class T>
+using TileFn = void (*)(i64, const T*, i64, const T*, i64, const TileOutput<T>&);
+
+// The tile of 1 <= rows <= kTileRows rows and as many vectors as `cols` columns need.
+template <class T>
+TileFn<T> tile_function(int rows, i64 cols, bool packed_a);
+
+// How `m` rows are cut into panels: as few as possible, heights differing by at most one, so that no
+// panel is much less efficient than the others.
+struct RowPanels {
+    i64 count;
+    i64 base;   // height of the later panels
+    i64 extra;  // the first `extra` panels are one row higher
+
+    FUSEDNN_INLINE explicit RowPanels(i64 m)
+        : count(ceil_div(m, kTileRows)), base(count ? m / count : 0), extra(count ? m % count : 0) {}
+    FUSEDNN_INLINE i64 start(i64 panel) const { return panel * base + min_of(panel, extra); }
+    FUSEDNN_INLINE int height(i64 panel) const { return int(base + (panel < extra)); }
+};
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn
