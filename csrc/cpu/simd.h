@@ -87,30 +87,48 @@ FUSEDNN_INLINE Vec<T> broadcast(T x) {
     return x - Vec<T>{};  // the compilers' idiom for a splat; x - 0 is x for every x, -0 and NaN too
 }
 
-// Lanes [begin, end) of the vector at p, the rest 0; never touches the memory of the others.
-template <class T>
-FUSEDNN_INLINE Vec<T> load_between(const T* p, i64 begin, i64 end) {
+// A set of neighbouring lanes [begin, end), in the form that the ISA's masked load takes.
 #if defined(__AVX512F__)
-    const unsigned lanes = ((1u << end) - 1) & ~((1u << begin) - 1);
+struct LaneSet {
+    unsigned bits;
+};
+FUSEDNN_INLINE LaneSet lanes_between(i64 begin, i64 end) {
+    return {begin < end ? ((1u << end) - 1) & ~((1u << begin) - 1) : 0u};
+}
+FUSEDNN_INLINE LaneSet intersect(LaneSet a, LaneSet b) { return {a.bits & b.bits}; }
+#else
+struct LaneSet {
+    int begin, end;
+};
+FUSEDNN_INLINE LaneSet lanes_between(i64 begin, i64 end) { return {int(begin), int(end)}; }
+FUSEDNN_INLINE LaneSet intersect(LaneSet a, LaneSet b) {
+    return {max_of(a.begin, b.begin), min_of(a.end, b.end)};
+}
+#endif
+
+// The lanes of the set from the vector at p, the rest 0; never touches the memory of the others.
+template <class T>
+FUSEDNN_INLINE Vec<T> load_lanes(const T* p, LaneSet lanes) {
+#if defined(__AVX512F__)
     if constexpr (sizeof(T) == 4) {
-        return (Vec<T>)_mm512_maskz_loadu_epi32(__mmask16(lanes), p);
+        return (Vec<T>)_mm512_maskz_loadu_epi32(__mmask16(lanes.bits), p);
     } else {
-        return (Vec<T>)_mm512_maskz_loadu_epi64(__mmask8(lanes), p);
+        return (Vec<T>)_mm512_maskz_loadu_epi64(__mmask8(lanes.bits), p);
     }
 #elif defined(__AVX2__)
     if constexpr (sizeof(T) == 4) {
         const Mask<T> id = {0, 1, 2, 3, 4, 5, 6, 7};
-        const Mask<T> mask = (id >= Int<T>(begin)) & (id < Int<T>(end));
+        const Mask<T> mask = (id >= lanes.begin) & (id < lanes.end);
         return (Vec<T>)_mm256_maskload_epi32(reinterpret_cast<const int*>(p), (__m256i)mask);
     } else {
         const Mask<T> id = {0, 1, 2, 3};
-        const Mask<T> mask = (id >= Int<T>(begin)) & (id < Int<T>(end));
+        const Mask<T> mask = (id >= Int<T>(lanes.begin)) & (id < Int<T>(lanes.end));
         return (Vec<T>)_mm256_maskload_epi64(reinterpret_cast<const long long*>(p), (__m256i)mask);
     }
 #else
-    if (begin <= 0 && end >= kLanes<T>) return load(p);
+    if (lanes.begin <= 0 && lanes.end >= kLanes<T>) return load(p);
     Vec<T> v{};
-    for (i64 i = max_of(begin, i64(0)); i < min_of(end, i64(kLanes<T>)); ++i) v[i] = p[i];
+    for (int i = max_of(lanes.begin, 0); i < min_of(lanes.end, kLanes<T>); ++i) v[i] = p[i];
     return v;
 #endif
 }
@@ -118,7 +136,7 @@ FUSEDNN_INLINE Vec<T> load_between(const T* p, i64 begin, i64 end) {
 // The first n lanes (0 <= n <= kLanes), the rest 0; never touches memory past p + n.
 template <class T>
 FUSEDNN_INLINE Vec<T> load_partial(const T* p, i64 n) {
-    return load_between(p, 0, n);
+    return load_lanes(p, lanes_between(0, n));
 }
 
 template <class T>

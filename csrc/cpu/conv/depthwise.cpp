@@ -44,7 +44,8 @@ struct Band {
     FUSEDNN_INLINE explicit Band(const Pass& p) {
         const i64 reach = (p.kernel[2] - 1) * p.dilation[2];
         residues = min_of(p.step[2], reach + 1);
-        pitch = round_up(p.out_size[2], kVecs * kLanes<T>) + reach / p.step[2] + 1;
+        pitch = round_up(round_up(p.out_size[2], kVecs * kLanes<T>) + reach / p.step[2] + 1,
+                         kLanes<T>);
         row_pitch = residues * pitch;
         const i64 reach_rows = (p.kernel[1] - 1) * p.dilation[1] + 1;
         const i64 fit = kScratchBytes / i64(sizeof(T)) / (row_pitch * p.kernel[0]);
@@ -79,14 +80,33 @@ FUSEDNN_INLINE void copy_row(const Pass& p, const Band<T>& band, const T* src, T
         i64 end = first < p.src_size[2] ? ceil_div(p.src_size[2] - first, step) : 0;
         begin = min_of(begin, band.pitch);
         end = max_of(min_of(end, band.pitch), begin);
-        for (i64 i = 0; i < begin; ++i) dst[i] = T(0);
         if (step == 1) {
-            __builtin_memcpy(dst + begin, src + first + begin, std::size_t(end - begin) * sizeof(T));
-        } else {
-            for (i64 i = begin; i < end; ++i) dst[i] = src[first + i * step];
+            constexpr i64 lanes = kLanes<T>;
+            for (i64 i = 0; i < band.pitch; i += lanes) {
+                if (i >= begin && i + lanes <= end) {
+                    store(dst + i, load(src + first + i));
+                } else {
+                    const i64 low = min_of(max_of(begin - i, i64(0)), lanes);
+                    const i64 high = max_of(min_of(end - i, lanes), low);
+                    store(dst + i, load_lanes(src + first + i, lanes_between(low, high)));
+                }
+            }
+            continue;
         }
+        for (i64 i = 0; i < begin; ++i) dst[i] = T(0);
+        for (i64 i = begin; i < end; ++i) dst[i] = src[first + i * step];
         for (i64 i = end; i < band.pitch; ++i) dst[i] = T(0);
     }
+}
+
+// The source index that padded position `at` shows, or -1 for padding and the gaps of a spread.
+FUSEDNN_INLINE i64 source_index(i64 at, i64 spread, i64 size) {
+    if (at < 0) return -1;
+    if (spread != 1) {
+        if (at % spread != 0) return -1;
+        at /= spread;
+    }
+    return at < size ? at : -1;
 }
 
 // Fills the scratch for output rows [row0, row0 + band.rows) of output depth `depth`.
@@ -94,14 +114,14 @@ template <class T>
 FUSEDNN_INLINE void copy_band(const Pass& p, const Band<T>& band, const T* plane, i64 depth,
                               i64 row0, T* scratch) {
     for (i64 i = 0; i < p.kernel[0]; ++i) {
-        const i64 z = depth * p.step[0] + i * p.dilation[0] - p.pad[0];
-        const bool z_inside = z >= 0 && z % p.spread[0] == 0 && z / p.spread[0] < p.src_size[0];
+        const i64 z = source_index(depth * p.step[0] + i * p.dilation[0] - p.pad[0], p.spread[0],
+                                   p.src_size[0]);
         for (i64 r = 0; r < band.src_rows; ++r) {
-            const i64 y = row0 * p.step[1] + r - p.pad[1];
-            const bool inside =
-                z_inside && y >= 0 && y % p.spread[1] == 0 && y / p.spread[1] < p.src_size[1];
-            const i64 row = z / p.spread[0] * p.src_size[1] + y / p.spread[1];
-            copy_row(p, band, inside ? plane + row * p.src_size[2] : nullptr,
+            const i64 y =
+                source_index(row0 * p.step[1] + r - p.pad[1], p.spread[1], p.src_size[1]);
+            const bool inside = z >= 0 && y >= 0;
+            copy_row(p, band,
+                     inside ? plane + (z * p.src_size[1] + y) * p.src_size[2] : nullptr,
                      scratch + (i * band.src_rows + r) * band.row_pitch);
         }
     }
@@ -117,6 +137,68 @@ FUSEDNN_INLINE void tap_offsets(const Pass& p, const Band<T>& band, i64* offset)
                 *offset++ = (i * band.src_rows + j * p.dilation[1]) * band.row_pitch +
                             column % p.step[2] * band.pitch + column / p.step[2];
             }
+        }
+    }
+}
+
+// Writes a block of kRows x kVecs sums; rows and columns that do not exist are dropped.
+template <class T>
+FUSEDNN_INLINE void store_sums(const Vec<T> (&sum)[kRows][kVecs], i64 rows, i64 cols, i64 width,
+                               bool accumulate, T* out) {
+    constexpr int lanes = kLanes<T>;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+        if (r >= rows) break;
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) {
+            const i64 left = cols - v * lanes;
+            T* dst = out + r * width + v * lanes;
+            if (left >= lanes) {
+                store(dst, accumulate ? sum[r][v] + load(dst) : sum[r][v]);
+            } else if (left > 0) {
+                const Vec<T> old = accumulate ? load_partial(dst, left) : Vec<T>{};
+                store_partial(dst, accumulate ? sum[r][v] + old : sum[r][v], left);
+            }
+        }
+    }
+}
+
+// The common case, a K x K kernel with stride and dilation 1: here the output rows of a block share
+// what they read, since two of three loads are misaligned and cost double.
+template <class T, int K>
+void correlate_band_square(const Band<T>& band, i64 rows, i64 width, const T* w, T bias,
+                           bool accumulate, const T* scratch, T* out) {
+    constexpr int lanes = kLanes<T>;
+    for (i64 row = 0; row < rows; row += kRows) {
+        for (i64 col = 0; col < width; col += kVecs * lanes) {
+            const T* base = scratch + row * band.row_pitch + col;
+            Vec<T> sum[kRows][kVecs];
+#pragma GCC unroll 4
+            for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+                for (int v = 0; v < kVecs; ++v) sum[r][v] = broadcast(bias);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < kRows + K - 1; ++i) {
+#pragma GCC unroll 5
+                for (int l = 0; l < K; ++l) {
+                    Vec<T> x[kVecs];
+#pragma GCC unroll 2
+                    for (int v = 0; v < kVecs; ++v) {
+                        x[v] = load(base + i * band.row_pitch + l + v * lanes);
+                    }
+#pragma GCC unroll 4
+                    for (int r = 0; r < kRows; ++r) {
+                        if (i - r < 0 || i - r >= K) continue;
+                        const Vec<T> weight = broadcast(w[(i - r) * K + l]);
+#pragma GCC unroll 2
+                        for (int v = 0; v < kVecs; ++v) {
+                            sum[r][v] = multiply_add(weight, x[v], sum[r][v]);
+                        }
+                    }
+                }
+            }
+            store_sums<T>(sum, rows - row, width - col, width, accumulate, out + row * width + col);
         }
     }
 }
@@ -148,21 +230,7 @@ void correlate_band(const Pass& p, const Band<T>& band, i64 rows, i64 taps, cons
                     }
                 }
             }
-#pragma GCC unroll 4
-            for (int r = 0; r < kRows; ++r) {
-                if (row + r >= rows) break;
-#pragma GCC unroll 2
-                for (int v = 0; v < kVecs; ++v) {
-                    const i64 left = width - col - v * lanes;
-                    T* dst = out + (row + r) * width + col + v * lanes;
-                    if (left >= lanes) {
-                        store(dst, accumulate ? sum[r][v] + load(dst) : sum[r][v]);
-                    } else if (left > 0) {
-                        store_partial(
-                            dst, accumulate ? sum[r][v] + load_partial(dst, left) : sum[r][v], left);
-                    }
-                }
-            }
+            store_sums<T>(sum, rows - row, width - col, width, accumulate, out + row * width + col);
         }
     }
 }
@@ -172,12 +240,21 @@ template <class T>
 void correlate_plane(const Pass& p, const Band<T>& band, const i64* offset, const T* src,
                      const T* w, T bias, bool accumulate, T* scratch, T* out) {
     const i64 taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+    const bool unit = p.kernel[0] == 1 && p.step[1] == 1 && p.step[2] == 1 &&
+                      p.dilation[1] == 1 && p.dilation[2] == 1 && p.kernel[1] == p.kernel[2];
+    const i64 width = p.out_size[2];
     for (i64 depth = 0; depth < p.out_size[0]; ++depth) {
         for (i64 row = 0; row < p.out_size[1]; row += band.rows) {
             copy_band(p, band, src, depth, row, scratch);
-            correlate_band(p, band, min_of(band.rows, p.out_size[1] - row), taps, offset, w, bias,
-                           accumulate, scratch,
-                           out + (depth * p.out_size[1] + row) * p.out_size[2]);
+            const i64 rows = min_of(band.rows, p.out_size[1] - row);
+            T* dst = out + (depth * p.out_size[1] + row) * width;
+            if (unit && p.kernel[1] == 3) {
+                correlate_band_square<T, 3>(band, rows, width, w, bias, accumulate, scratch, dst);
+            } else if (unit && p.kernel[1] == 5) {
+                correlate_band_square<T, 5>(band, rows, width, w, bias, accumulate, scratch, dst);
+            } else {
+                correlate_band(p, band, rows, taps, offset, w, bias, accumulate, scratch, dst);
+            }
         }
     }
 }

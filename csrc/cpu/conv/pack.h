@@ -6,43 +6,72 @@
 namespace fusednn {
 namespace FUSEDNN_ISA {
 
-// Lanes [begin, end) of source elements src[lane * step], the rest 0.
-template <class T, int kStep>
-FUSEDNN_INLINE Vec<T> load_strided(const T* src, i64 step, i64 begin, i64 end) {
+// Which elements a vector of outputs reads at distance `step`: for step 2 as two vectors whose even
+// elements are taken, for other steps one by one.
+struct StridedLanes {
+    LaneSet low, high;
+    int begin, end;
+};
+
+template <class T>
+FUSEDNN_INLINE StridedLanes strided_lanes(i64 step, i64 begin, i64 end) {
     constexpr i64 lanes = kLanes<T>;
-    if constexpr (kStep == 1) return load_between(src, begin, end);
+    StridedLanes set;
+    set.begin = int(begin);
+    set.end = int(end);
+    set.low = lanes_between(begin, end);
+    set.high = lanes_between(0, 0);
+    if (step == 2 && begin < end) {
+        const i64 first = 2 * begin, last = 2 * end - 1;  // the elements read are [first, last)
+        set.low = lanes_between(min_of(first, lanes), min_of(last, lanes));
+        set.high = lanes_between(max_of(first - lanes, i64(0)), max_of(last - lanes, i64(0)));
+    }
+    return set;
+}
+
+// Lanes of source elements src[lane * step], those outside the set 0; `whole` is all or no lanes.
+template <class T, int kStep>
+FUSEDNN_INLINE Vec<T> load_strided(const T* src, i64 step, const StridedLanes& set, LaneSet whole) {
+    if constexpr (kStep == 1) return load_lanes(src, intersect(set.low, whole));
     if constexpr (kStep == 2) {
-        // Elements 0, 2, ... of two vectors; the last one read is element 2 * (end - 1).
-        const Vec<T> low = load_between(src, min_of(2 * begin, lanes), min_of(2 * end, lanes + 1) - 1);
-        const Vec<T> high = load_between(src + lanes, max_of(2 * begin - lanes, i64(0)),
-                                         max_of(2 * end - 1 - lanes, i64(0)));
-        return even_lanes<T>(low, high);
+        return even_lanes<T>(load_lanes(src, intersect(set.low, whole)),
+                             load_lanes(src + kLanes<T>, intersect(set.high, whole)));
     }
     Vec<T> v{};
-    for (i64 lane = begin; lane < end; ++lane) v[lane] = src[lane * step];
+    const LaneSet every = lanes_between(0, kLanes<T>);
+    if (__builtin_memcmp(&whole, &every, sizeof whole) == 0) {
+        for (int lane = set.begin; lane < set.end; ++lane) v[lane] = src[lane * step];
+    }
     return v;
 }
 
 // Where the columns of one panel lie in the source. Columns are cut into chunks: at most a vector of
-// neighbours in one row of the grid. For tap (i, j, l) chunk s reads, in a channel's plane, from
-// row_offset[i, j][s] + col_offset[l][s], lanes [begin, end) of col [l][s], or nothing if the row is
-// outside (row_offset < 0).
+// neighbours in one row of the grid. For tap (i, j, l), chunk s reads in a channel's plane from
+// row(i, j)[s].offset + col(l)[s].offset, the lanes that both sets have.
 template <class T>
 class ColumnTable {
   public:
     static constexpr i64 kMaxChunks = kTileCols<T>;
 
-    // i64 elements of workspace that a table takes.
+    struct Row {
+        i64 offset;
+        LaneSet lanes;  // all, or none where the row is outside the source
+    };
+    struct Col {
+        i64 offset;
+        StridedLanes lanes;
+    };
+
+    // Bytes of workspace that a table takes.
     static FUSEDNN_INLINE i64 workspace(const ConvProblem<T>& p) {
-        return kMaxChunks * (p.taps[0] * p.taps[1] + 3 * p.taps[2]);
+        return kMaxChunks *
+               (p.taps[0] * p.taps[1] * i64(sizeof(Row)) + p.taps[2] * i64(sizeof(Col)));
     }
 
-    FUSEDNN_INLINE ColumnTable(const ConvProblem<T>& p, i64* workspace)
+    FUSEDNN_INLINE ColumnTable(const ConvProblem<T>& p, char* workspace)
         : p_(p),
-          row_offset_(workspace),
-          col_offset_(workspace + kMaxChunks * p.taps[0] * p.taps[1]),
-          begin_(col_offset_ + kMaxChunks * p.taps[2]),
-          end_(begin_ + kMaxChunks * p.taps[2]) {}
+          rows_(reinterpret_cast<Row*>(workspace)),
+          cols_(reinterpret_cast<Col*>(rows_ + kMaxChunks * p.taps[0] * p.taps[1])) {}
 
     // Chooses the columns: [col0, col0 + cols), cols <= kTileCols.
     FUSEDNN_INLINE void set_columns(i64 col0, i64 cols) {
@@ -54,71 +83,76 @@ class ColumnTable {
         });
     }
 
-    // Writes rows [k0, k0 + kc) of the panel: dst[r * row_stride + column].
-    FUSEDNN_INLINE void pack(i64 k0, i64 kc, T* dst, i64 row_stride) const {
-        if (p_.step[2] == 1) return pack_step<1>(k0, kc, dst, row_stride);
-        if (p_.step[2] == 2) return pack_step<2>(k0, kc, dst, row_stride);
-        return pack_step<0>(k0, kc, dst, row_stride);
+    // Writes rows [k0, k0 + kc) of the panel: dst[r * kTileCols + column]. May run over by less than
+    // a vector.
+    FUSEDNN_INLINE void pack(i64 k0, i64 kc, T* dst) const {
+        if (p_.step[2] == 1) return pack_step<1>(k0, kc, dst);
+        if (p_.step[2] == 2) return pack_step<2>(k0, kc, dst);
+        return pack_step<0>(k0, kc, dst);
     }
 
   private:
     FUSEDNN_INLINE void add_chunk(const GridRun& run) {
-        const i64 s = chunks_;
+        Row* row = rows_ + chunks_;
         for (i64 i = 0; i < p_.taps[0]; ++i) {
             const i64 z = run.q[0] * p_.step[0] + p_.offset[0][i];
-            for (i64 j = 0; j < p_.taps[1]; ++j) {
+            const bool z_inside = z >= 0 && z < p_.src_size[0];
+            for (i64 j = 0; j < p_.taps[1]; ++j, row += kMaxChunks) {
                 const i64 y = run.q[1] * p_.step[1] + p_.offset[1][j];
-                const bool inside = z >= 0 && z < p_.src_size[0] && y >= 0 && y < p_.src_size[1];
-                row_offset_[(i * p_.taps[1] + j) * kMaxChunks + s] =
-                    inside ? run.image * p_.src_image + (z * p_.src_size[1] + y) * p_.src_size[2]
-                           : -1;
+                const bool inside = z_inside && y >= 0 && y < p_.src_size[1];
+                row->offset =
+                    run.image * p_.src_image + (z * p_.src_size[1] + y) * p_.src_size[2];
+                row->lanes = lanes_between(0, inside ? kLanes<T> : 0);
             }
         }
         const i64 step = p_.step[2];
-        for (i64 l = 0; l < p_.taps[2]; ++l) {
+        Col* col = cols_ + chunks_;
+        for (i64 l = 0; l < p_.taps[2]; ++l, col += kMaxChunks) {
             // Lane x reads column first + x * step: inside where 0 <= that < size.
             const i64 first = run.q[2] * step + p_.offset[2][l];
-            const i64 at = l * kMaxChunks + s;
-            col_offset_[at] = first;
-            begin_[at] = first >= 0 ? 0 : min_of(ceil_div(-first, step), run.count);
-            end_[at] = first >= p_.src_size[2]
-                           ? begin_[at]
-                           : max_of(min_of(ceil_div(p_.src_size[2] - first, step), run.count),
-                                    begin_[at]);
+            i64 begin = 0, end = run.count;
+            if (first < 0) begin = min_of(step == 1 ? -first : ceil_div(-first, step), end);
+            const i64 room = p_.src_size[2] - first;
+            if (room < end * step) {
+                end = room <= 0 ? begin : max_of(step == 1 ? room : ceil_div(room, step), begin);
+                end = min_of(end, run.count);
+            }
+            col->offset = first;
+            col->lanes = strided_lanes<T>(step, begin, end);
         }
     }
 
     template <int kStep>
-    void pack_step(i64 k0, i64 kc, T* dst, i64 row_stride) const {
-        const i64 taps = p_.tap_count();
-        i64 channel = k0 / taps, t = k0 % taps;
+    void pack_step(i64 k0, i64 kc, T* dst) const {
+        const i64 row_taps = p_.taps[0] * p_.taps[1], col_taps = p_.taps[2];
+        const i64 tap = k0 % p_.tap_count();
+        i64 ij = tap / col_taps, l = tap % col_taps;
+        const T* plane = p_.src + k0 / p_.tap_count() * p_.src_plane;
         const i64 step = p_.step[2];
-        for (i64 r = 0; r < kc; ++r) {
-            const T* plane = p_.src + channel * p_.src_plane;
-            const i64* row_offset = row_offset_ + t / p_.taps[2] * kMaxChunks;
-            const i64 l = t % p_.taps[2] * kMaxChunks;
-            T* out = dst + r * row_stride;
+        const int chunks = chunks_;
+        for (i64 r = 0; r < kc; ++r, dst += kTileCols<T>) {
+            const Row* row = rows_ + ij * kMaxChunks;
+            const Col* col = cols_ + l * kMaxChunks;
             // Chunks are written from left to right with whole vectors; what runs over is
             // overwritten by the next chunk or row, or belongs to columns that do not exist.
-            for (int s = 0; s < chunks_; ++s) {
-                const i64 row = row_offset[s];
-                const i64 begin = begin_[l + s], end = row >= 0 ? end_[l + s] : begin;
-                const T* src = plane + row + col_offset_[l + s];
-                store(out + dst_[s], begin < end ? load_strided<T, kStep>(src, step, begin, end)
-                                                 : Vec<T>{});
+            for (int s = 0; s < chunks; ++s) {
+                store(dst + dst_[s],
+                      load_strided<T, kStep>(plane + row[s].offset + col[s].offset, step,
+                                             col[s].lanes, row[s].lanes));
             }
-            if (++t == taps) {
-                t = 0;
-                ++channel;
+            if (++l == col_taps) {
+                l = 0;
+                if (++ij == row_taps) {
+                    ij = 0;
+                    plane += p_.src_plane;
+                }
             }
         }
     }
 
     const ConvProblem<T>& p_;
-    i64* row_offset_;
-    i64* col_offset_;
-    i64* begin_;
-    i64* end_;
+    Row* rows_;
+    Col* cols_;
     int dst_[kMaxChunks];
     int chunks_ = 0;
 };

@@ -37,13 +37,13 @@ FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* b
     const bool dense = p.dense_dst();
     const i64 positions = p.positions();
     const Blocking cut = choose_blocking<T>(p.rows, p.columns(), p.depth());
-    Workspace<i64> tables(ColumnTable<T>::workspace(p), cut.slots);
+    Workspace<char> tables(ColumnTable<T>::workspace(p), cut.slots);
     blocked_product<T>(
         cut, p.rows, p.columns(), p.depth(), a,
         [&](i64 k0, i64 kc, i64 col0, i64 cols, T* dst, int slot) {
             ColumnTable<T> table(p, tables.slot(slot));
             table.set_columns(col0, cols);
-            table.pack(k0, kc, dst, kTileCols<T>);
+            table.pack(k0, kc, dst);
         },
         [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 row0,
             int rows, i64 col0, i64 cols, bool first, bool last) {

@@ -62,7 +62,7 @@ FUSEDNN_INLINE void pack_unit(const WeightGrad<T>& g, ColumnTable<T>& table, i64
         table.set_columns(image * g.positions + q0 + q, positions);
         for (i64 panel = begin; panel < end; ++panel) {
             const i64 k0 = panel * width;
-            table.pack(k0, min_of(width, g.depth - k0), block, width);
+            table.pack(k0, min_of(width, g.depth - k0), block);
             T* out = dst + ((panel - begin) * count + q) * width;
             for (i64 i = 0; i < positions; i += lanes) {
                 for (i64 j = 0; j < width; j += lanes) {
@@ -157,7 +157,7 @@ void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
     }
     const i64 tasks = c.groups * all.col_tasks * all.splits;
     const int slots = parallel_slots(tasks, 2 * size * c.batch * all.positions);
-    Workspace<i64> tables(ColumnTable<T>::workspace(all.columns), slots);
+    Workspace<char> tables(ColumnTable<T>::workspace(all.columns), slots);
     Workspace<T> a_work(all.rows * all.unit_positions + kPackSlack<T>, slots);
     Workspace<T> b_work(all.panels_per_task * all.unit_positions * kTileCols<T>, slots);
     Workspace<T> partial(all.splits > 1 ? all.splits * size : 0);
