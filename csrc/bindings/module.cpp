@@ -4,6 +4,7 @@
 #include "bindings/init.h"
 #include "core/dispatch.h"
 #include "core/errors.h"
+#include "core/threads.h"
 
 PYBIND11_MODULE(_core, m) {
     namespace py = pybind11;
@@ -21,6 +22,7 @@ PYBIND11_MODULE(_core, m) {
     });
 
     init_isa();
+    init_threads();
     bindings::init_runtime(m);
     bindings::init_conv(m);
     bindings::init_pool(m);

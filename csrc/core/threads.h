@@ -26,6 +26,9 @@ void parallel_for(i64 tasks, int slots, TaskFn fn, void* context);
 // Waking a parked thread takes 5 to 10 microseconds; under this much work it cannot pay.
 constexpr i64 kMinParallelCost = 2'000'000;
 
+// Starts the pool's bookkeeping and reads FUSEDNN_NUM_THREADS; Error if its value is no count.
+void init_threads();
+
 int get_num_threads();
 // n >= 1 fixes the thread count; 0 returns to the default (FUSEDNN_NUM_THREADS, else the CPUs that
 // the affinity mask and the cgroup quota grant, looked at again as they change).
