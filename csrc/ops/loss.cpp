@@ -1,0 +1,45 @@
+#include "ops/loss.h"
+
+#include "core/errors.h"
+
+namespace fusednn::ops {
+
+AxisView axis_view(const char* op, const Shape& shape, i64 axis) {
+    const int at = normalized_axis(op, axis, int(shape.size()));
+    AxisView view{1, shape.empty() ? 1 : shape[std::size_t(at)], 1};
+    for (int i = 0; i < int(shape.size()); ++i) {
+        if (i < at) view.outer *= shape[std::size_t(i)];
+        if (i > at) view.inner *= shape[std::size_t(i)];
+    }
+    return view;
+}
+
+CrossEntropyShapes cross_entropy_shapes(const char* op, const Shape& input, const Shape& target,
+                                        const Shape* weight) {
+    if (input.empty()) {
+        throw Error(std::string(op) + ": input has shape (), expected (C,) or (N, C, d1, ...)");
+    }
+    const std::size_t axis = input.size() == 1 ? 0 : 1;
+    CrossEntropyShapes shapes;
+    shapes.view = axis_view(op, input, i64(axis));
+    for (std::size_t i = 0; i < input.size(); ++i) {
+        if (i != axis) shapes.positions.push_back(input[i]);
+    }
+    if (target != shapes.positions) {
+        throw Error(std::string(op) + ": target has shape " + text(target) + ", expected " +
+                    text(shapes.positions) + " for input of shape " + text(input));
+    }
+    if (weight) require_shape(op, "weight", *weight, {shapes.view.classes});
+    return shapes;
+}
+
+void check_targets(const char* op, const i64* target, i64 count, i64 classes, i64 ignore_index) {
+    for (i64 i = 0; i < count; ++i) {
+        if (target[i] == ignore_index || (target[i] >= 0 && target[i] < classes)) continue;
+        throw Error(std::string(op) + ": target " + std::to_string(target[i]) + " at position " +
+                    std::to_string(i) + " is out of bounds for " + std::to_string(classes) +
+                    " classes (ignore_index is " + std::to_string(ignore_index) + ")");
+    }
+}
+
+}  // namespace fusednn::ops
