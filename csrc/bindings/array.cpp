@@ -198,4 +198,11 @@ py::object new_int64_array(int ndim, const i64* shape, i64** data) {
     return result;
 }
 
+py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data) {
+    const py::handle descr = bytes == 1   ? descr_of<std::uint8_t>()
+                             : bytes == 2 ? descr_of<std::uint16_t>()
+                                          : descr_of<std::int32_t>();
+    return make_array(descr, std::size_t(bytes), ndim, shape, data);
+}
+
 }  // namespace fusednn::bindings

@@ -60,6 +60,8 @@ class MutableArray {
 // A new C-contiguous array for a result, from the recycling allocator; contents undefined.
 py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
 py::object new_int64_array(int ndim, const i64* shape, i64** data);
+// uint8, uint16 or int32 for `bytes` of 1, 2 or 4: the winning taps of max pooling.
+py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data);
 
 // Lets other Python threads run during a kernel that is worth it (about 20 microseconds and more);
 // `cost` is in flops or bytes moved.

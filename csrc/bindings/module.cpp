@@ -26,6 +26,7 @@ PYBIND11_MODULE(_core, m) {
     bindings::init_runtime(m);
     bindings::init_conv(m);
     bindings::init_pool(m);
+    bindings::init_unfold(m);
     bindings::init_dense(m);
     bindings::init_activation(m);
     bindings::init_loss(m);

@@ -10,7 +10,7 @@
 
 namespace fusednn {
 
-// ---- dense ---------------------------------------------------------------------------------------
+// ---- dense ----------------------------------------
 
 enum class Activation : int { none, relu };
 
@@ -31,7 +31,7 @@ struct GemmParams {
     Activation activation;
 };
 
-// ---- conv ----------------------------------------------------------------------------------------
+// ---- conv ----------------------------------------
 
 // Spatial axes are always three: depth, height, width; axes a call does not have are of size 1 with
 // kernel 1, stride 1, dilation 1, padding 0.
@@ -43,7 +43,7 @@ struct ConvParams {
     i64 pad[3];  // zeros in front of each axis; those behind follow from out_size
 };
 
-// ---- pool ----------------------------------------------------------------------------------------
+// ---- pool ----------------------------------------
 
 struct PoolParams {
     i64 planes;  // batch * channels
@@ -51,9 +51,9 @@ struct PoolParams {
     i64 kernel[3], stride[3], dilation[3], pad[3];
 };
 
-// ---- unfold / fold share ConvParams (groups 1, out_channels unused) ------------------------------
+// ---- unfold / fold share ConvParams (groups 1, out_channels unused) ----------------------------------------
 
-// ---- loss ----------------------------------------------------------------------------------------
+// ---- loss ----------------------------------------
 
 enum class Reduction : int { none, mean, sum };
 
@@ -68,7 +68,7 @@ struct CrossEntropyParams {
     bool input_is_log_prob;  // nll_loss: the input already holds log-probabilities
 };
 
-// ---- optim ---------------------------------------------------------------------------------------
+// ---- optim ----------------------------------------
 
 // One parameter tensor of `size` elements; state arrays have its shape.
 template <class T>
@@ -95,7 +95,7 @@ struct AdamParams {
     bool maximize;
 };
 
-// ---- the table -----------------------------------------------------------------------------------
+// ---- the table ----------------------------------------
 
 template <class T>
 struct KernelTable {

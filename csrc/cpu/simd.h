@@ -57,7 +57,7 @@ using Int = typename detail::IntOf<T>::type;
 template <class T>
 using Mask = Vec<Int<T>>;
 
-// ---- scalars -------------------------------------------------------------------------------------
+// ---- scalars ----------------------------------------
 
 template <class A>
 FUSEDNN_INLINE A min_of(A a, A b) {
@@ -70,11 +70,18 @@ FUSEDNN_INLINE A max_of(A a, A b) {
 FUSEDNN_INLINE i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 FUSEDNN_INLINE i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
-// ---- loads and stores ----------------------------------------------------------------------------
+// ---- loads and stores ----------------------------------------
 
 template <class T>
 FUSEDNN_INLINE Vec<T> load(const T* p) {
     return *reinterpret_cast<const typename detail::VecOf<T>::loose*>(p);
+}
+
+// kLanes<double> elements as doubles.
+FUSEDNN_INLINE Vec<double> load_wide(const double* p) { return load(p); }
+FUSEDNN_INLINE Vec<double> load_wide(const float* p) {
+    typedef float half __attribute__((vector_size(kVectorBytes / 2), aligned(4), may_alias));
+    return __builtin_convertvector(*reinterpret_cast<const half*>(p), Vec<double>);
 }
 
 template <class T>
@@ -152,7 +159,7 @@ FUSEDNN_INLINE void store_partial(T* p, Vec<T> v, i64 n) {
 #endif
 }
 
-// ---- arithmetic ----------------------------------------------------------------------------------
+// ---- arithmetic ----------------------------------------
 
 // mask ? a : b, lane by lane.
 template <class T>
@@ -177,7 +184,7 @@ FUSEDNN_INLINE T sum_lanes(Vec<T> v) {
     return lane[0];
 }
 
-// ---- shuffles ------------------------------------------------------------------------------------
+// ---- shuffles ----------------------------------------
 
 namespace detail {
 template <int... I>
@@ -219,12 +226,26 @@ FUSEDNN_INLINE Vec<T> interleave_high(Vec<T> a, Vec<T> b) {
                                                       typename detail::MakeSeq<kLanes<T>>::type{});
 }
 // Lanes 0, 2, 4 ... (or 1, 3, 5 ...) of the 2 * kLanes values a|b.
+// AVX2 in two steps, within 128-bit halves and across them: left to itself, GCC takes three, two of
+// them with an index vector to load.
 template <class T>
 FUSEDNN_INLINE Vec<T> even_lanes(Vec<T> a, Vec<T> b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+        const __m256 halves = _mm256_shuffle_ps((__m256)a, (__m256)b, 0x88);
+        return (Vec<T>)_mm256_permute4x64_pd(_mm256_castps_pd(halves), 0xd8);
+    }
+#endif
     return detail::even_lanes(a, b, typename detail::MakeSeq<kLanes<T>>::type{});
 }
 template <class T>
 FUSEDNN_INLINE Vec<T> odd_lanes(Vec<T> a, Vec<T> b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+        const __m256 halves = _mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd);
+        return (Vec<T>)_mm256_permute4x64_pd(_mm256_castps_pd(halves), 0xd8);
+    }
+#endif
     return detail::odd_lanes(a, b, typename detail::MakeSeq<kLanes<T>>::type{});
 }
 
@@ -245,7 +266,7 @@ FUSEDNN_INLINE void transpose(Vec<T> (&v)[kLanes<T>]) {
     }
 }
 
-// ---- denormals -----------------------------------------------------------------------------------
+// ---- denormals ----------------------------------------
 
 // While alive, results and inputs below the smallest normal number count as 0. For sums of products
 // only (matrix products, recurrent steps, attention): there a denormal changes nothing but time.

@@ -40,20 +40,6 @@ void check_channels(const std::string& op, const Shape& input, const Shape& weig
 
 }  // namespace
 
-i64 window_output(const char* op, const std::string& axis, i64 size, i64 kernel, i64 stride,
-                  i64 dilation, i64 pad_front, i64 pad_back) {
-    const i64 effective = checked_sum(op, checked_product(op, dilation, kernel - 1), 1);
-    const i64 padded = checked_sum(op, size, checked_sum(op, pad_front, pad_back));
-    if (padded < effective) {
-        throw Error(std::string(op) + ": no valid output along " + axis + ": input size " +
-                    std::to_string(size) + " with padding " + std::to_string(pad_front) + " + " +
-                    std::to_string(pad_back) + " is smaller than the effective kernel " +
-                    std::to_string(effective) + " (kernel " + std::to_string(kernel) +
-                    ", dilation " + std::to_string(dilation) + ")");
-    }
-    return (padded - effective) / stride + 1;
-}
-
 ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Shape& weight,
                        const Shape* bias, const WindowArgs& window, i64 groups) {
     const int rank = int(input.size());
@@ -75,26 +61,28 @@ ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Sh
     check_channels(op, input, weight, p.in_channels, groups);
     if (bias) require_shape(op, "bias", *bias, {p.out_channels});
 
-    const Window axes = expand_window(op, spatial, window);
+    i64 stride[3], padding[3], dilation[3];
+    expand_window(op, "stride", window.stride, spatial, 1, stride);
+    expand_window(op, "padding", window.padding, spatial, 0, padding);
+    expand_window(op, "dilation", window.dilation, spatial, 1, dilation);
     if (shapes.batched) shapes.output.push_back(p.batch);
     shapes.output.push_back(p.out_channels);
     for (int axis = 0; axis < 3; ++axis) {
         const int at = axis - (3 - spatial);  // among the spatial axes of the call
-        p.in_size[axis] = at < 0 ? 1 : input[rank - spatial + at];
-        p.kernel[axis] = at < 0 ? 1 : weight[2 + at];
-        if (p.kernel[axis] < 1) {
+        if (at < 0) {
+            fill_axis(p, axis, {"", 1, 1, 1, 1, 0, 0}, 1);
+            continue;
+        }
+        const WindowAxis view{axis_name(spatial, at), input[std::size_t(rank - spatial + at)],
+                              weight[std::size_t(2 + at)], stride[at], dilation[at], padding[at],
+                              padding[at]};
+        if (view.kernel < 1) {
             throw Error(std::string(op) + ": weight has shape " + text(weight) +
                         ", every kernel size must be at least 1");
         }
-        p.stride[axis] = axes.stride[axis];
-        p.dilation[axis] = axes.dilation[axis];
-        p.pad[axis] = axes.padding[axis];
-        p.out_size[axis] = window_output(op, axis_name(spatial, axis), p.in_size[axis],
-                                         p.kernel[axis], p.stride[axis], p.dilation[axis],
-                                         p.pad[axis], p.pad[axis]);
-        // A single position never strides; kernels may size their scratch by the stride.
-        if (p.out_size[axis] == 1) p.stride[axis] = 1;
-        if (at >= 0) shapes.output.push_back(p.out_size[axis]);
+        const i64 out = window_count(op, view, false);
+        fill_axis(p, axis, view, out);
+        shapes.output.push_back(out);
     }
     checked_size(op, input);
     checked_size(op, weight);

@@ -4,82 +4,47 @@
 
 namespace fusednn::ops {
 
-Shape shape_of(const ArrayView& view) { return Shape(view.shape, view.shape + view.ndim); }
+namespace {
 
-std::string text(const Shape& shape) {
-    std::string text = "(";
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-        text += (axis ? ", " : "") + std::to_string(shape[axis]);
-    }
-    return text + (shape.size() == 1 ? ",)" : ")");
-}
+constexpr i64 kLargest = i64(1) << 60;
 
-i64 checked_product(const char* op, i64 a, i64 b) {
-    i64 product;
-    if (__builtin_mul_overflow(a, b, &product)) {
-        throw Error(std::string(op) + ": sizes overflow 64 bits (" + std::to_string(a) + " * " +
-                    std::to_string(b) + ")");
-    }
-    return product;
+[[noreturn]] void refuse_overflow(const char* op) {
+    throw Error(std::string(op) + ": sizes overflow 64 bits");
 }
 
 i64 checked_sum(const char* op, i64 a, i64 b) {
     i64 sum;
-    if (__builtin_add_overflow(a, b, &sum)) {
-        throw Error(std::string(op) + ": sizes overflow 64 bits (" + std::to_string(a) + " + " +
-                    std::to_string(b) + ")");
-    }
+    if (__builtin_add_overflow(a, b, &sum)) refuse_overflow(op);
     return sum;
-}
-
-i64 checked_size(const char* op, const Shape& shape) {
-    i64 bytes = 8;
-    for (i64 size : shape) {
-        if (size == 0) return 0;
-    }
-    for (i64 size : shape) bytes = checked_product(op, bytes, size);
-    return bytes / 8;
-}
-
-namespace {
-
-// One value for all axes, or one for each; every value at least `least`.
-void expand(const char* op, const char* argument, const std::vector<i64>& values, int spatial,
-            i64 least, i64 absent, i64 (&out)[3]) {
-    if (values.size() != 1 && int(values.size()) != spatial) {
-        throw Error(std::string(op) + ": " + argument + " has " + std::to_string(values.size()) +
-                    " values, expected 1 or " + std::to_string(spatial) + ", got " + text(values));
-    }
-    for (i64 value : values) {
-        if (value >= least) continue;
-        throw Error(std::string(op) + ": " + argument + " must be at least " +
-                    std::to_string(least) + ", got " +
-                    (values.size() == 1 ? std::to_string(value) : text(values)));
-    }
-    for (int axis = 0; axis < 3; ++axis) {
-        const int at = axis - (3 - spatial);
-        out[axis] = at < 0 ? absent : values.size() == 1 ? values[0] : values[std::size_t(at)];
-    }
 }
 
 }  // namespace
 
-Window expand_window(const char* op, int spatial, const WindowArgs& args) {
-    Window window;
-    if (args.kernel.empty()) {
-        for (i64& kernel : window.kernel) kernel = 1;
-    } else {
-        expand(op, "kernel_size", args.kernel, spatial, 1, 1, window.kernel);
-    }
-    expand(op, "stride", args.stride, spatial, 1, 1, window.stride);
-    expand(op, "padding", args.padding, spatial, 0, 0, window.padding);
-    expand(op, "dilation", args.dilation, spatial, 1, 1, window.dilation);
-    return window;
+Shape shape_of(const ArrayView& view) {
+    return Shape(view.shape, view.shape + view.ndim);
 }
 
-std::string axis_name(int spatial, int axis) {
-    static const char* const names[] = {"depth", "height", "width"};
-    return spatial == 1 ? "length" : names[axis];
+std::string text(const Shape& shape) {
+    std::string result = "(";
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+        result += (i ? ", " : "") + std::to_string(shape[i]);
+    }
+    return result + (shape.size() == 1 ? ",)" : ")");
+}
+
+i64 checked_product(const char* op, i64 a, i64 b) {
+    i64 product;
+    if (__builtin_mul_overflow(a, b, &product)) refuse_overflow(op);
+    return product;
+}
+
+i64 checked_size(const char* op, const Shape& shape) {
+    i64 size = 1;
+    bool empty = false;
+    for (i64 extent : shape) empty |= extent == 0;
+    if (empty) return 0;
+    for (i64 extent : shape) size = checked_product(op, size, extent);
+    return size;
 }
 
 void require_shape(const char* op, const char* argument, const Shape& found,
@@ -90,13 +55,75 @@ void require_shape(const char* op, const char* argument, const Shape& found,
 }
 
 int normalized_axis(const char* op, i64 axis, int ndim) {
-    const i64 rank = ndim ? ndim : 1;  // a 0-d array counts as one axis here, as in torch
-    if (axis < -rank || axis >= rank) {
-        throw Error(std::string(op) + ": dim must be in [" + std::to_string(-rank) + ", " +
-                    std::to_string(rank - 1) + "] for an array of " + std::to_string(ndim) +
-                    " dimensions, got " + std::to_string(axis));
+    if (axis < -ndim || axis >= ndim) {
+        throw Error(std::string(op) + ": dim " + std::to_string(axis) + " is out of range for " +
+                    std::to_string(ndim) + " dimensions, expected " +
+                    (ndim == 0 ? std::string("an input with at least one")
+                               : std::to_string(-ndim) + " to " + std::to_string(ndim - 1)));
     }
-    return int(axis < 0 ? axis + rank : axis);
+    return int(axis < 0 ? axis + ndim : axis);
+}
+
+void expand_window(const char* op, const char* argument, const std::vector<i64>& given, int spatial,
+                   i64 least, i64* values) {
+    const bool one = given.size() == 1;
+    if (!one && given.size() != std::size_t(spatial)) {
+        throw Error(std::string(op) + ": " + argument + " has " + std::to_string(given.size()) +
+                    " values " + text(given) + ", expected 1" +
+                    (spatial > 1 ? " or " + std::to_string(spatial) : std::string()));
+    }
+    for (int axis = 0; axis < spatial; ++axis) {
+        values[axis] = given[one ? 0 : std::size_t(axis)];
+        if (values[axis] < least) {
+            throw Error(std::string(op) + ": " + argument + " must be at least " +
+                        std::to_string(least) + ", got " +
+                        (one ? std::to_string(given[0]) : text(given)));
+        }
+    }
+}
+
+const char* axis_name(int spatial, int axis) {
+    static const char* const names[] = {"D", "H", "W"};
+    return spatial == 1 ? "L" : names[3 - spatial + axis];
+}
+
+std::string text(const WindowAxis& axis) {
+    const std::string name = axis.name;
+    std::string result = " along " + name + ": " + name + " = " + std::to_string(axis.in) +
+                         ", kernel " + std::to_string(axis.kernel) + ", stride " +
+                         std::to_string(axis.stride) + ", dilation " +
+                         std::to_string(axis.dilation) + ", padding " + std::to_string(axis.pad);
+    if (axis.pad_end != axis.pad)
+        result += " in front and " + std::to_string(axis.pad_end) + " behind";
+    return result;
+}
+
+i64 effective_kernel(const char* op, const WindowAxis& axis) {
+    const i64 reach = checked_product(op, axis.dilation, axis.kernel - 1);
+    if (reach >= kLargest) refuse_overflow(op);
+    return reach + 1;
+}
+
+i64 window_count(const char* op, const WindowAxis& axis, bool ceil_mode) {
+    const i64 effective = effective_kernel(op, axis);
+    const i64 padded = checked_sum(op, axis.in, checked_sum(op, axis.pad, axis.pad_end));
+    if (padded >= kLargest) refuse_overflow(op);
+    const i64 room = padded - effective;  // last place where a whole window may start
+    i64 rest = room % axis.stride, count = room / axis.stride + 1;
+    if (rest < 0) {  // round down, not towards 0
+        rest += axis.stride;
+        --count;
+    }
+    if (ceil_mode && rest > 0) {
+        ++count;
+        // The last window must not start in the padding behind.
+        if (checked_product(op, count - 1, axis.stride) >= axis.in + axis.pad) --count;
+    }
+    if (count < 1) {
+        throw Error(std::string(op) + ": the output would have size " + std::to_string(count) +
+                    text(axis) + " (effective kernel " + std::to_string(effective) + ")");
+    }
+    return count;
 }
 
 }  // namespace fusednn::ops

@@ -17,13 +17,11 @@ using Shape = std::vector<i64>;
 Shape shape_of(const ArrayView& view);
 std::string text(const Shape& shape);  // "(2, 3, 4)"
 
-// a * b, a + b for sizes; Error "op: sizes overflow 64 bits" instead of a wrapped result.
+// a * b for sizes; Error "op: sizes overflow 64 bits" instead of a wrapped product.
 i64 checked_product(const char* op, i64 a, i64 b);
-i64 checked_sum(const char* op, i64 a, i64 b);
-// Elements of an array of this shape; its bytes (at 8 an element) are guarded as well.
 i64 checked_size(const char* op, const Shape& shape);
 
-// ---- conv, unfold, fold --------------------------------------------------------------------------
+// ---- windows: conv, pool, unfold, fold ----------------------------------------
 
 // Window arguments as the caller gave them: one value for all spatial axes, or one for each.
 struct WindowArgs {
@@ -31,19 +29,47 @@ struct WindowArgs {
     std::vector<i64> stride, padding, dilation;
 };
 
-// The same, checked and spread over depth, height, width; axes the call does not have get kernel 1,
-// stride 1, padding 0, dilation 1.
-struct Window {
-    i64 kernel[3], stride[3], padding[3], dilation[3];
+// The values of one such argument for `spatial` axes, each at least `least`. Errors such as
+// "max_pool2d: kernel_size has 3 values (2, 2, 2), expected 1 or 2" and
+// "max_pool2d: stride must be at least 1, got 0".
+void expand_window(const char* op, const char* argument, const std::vector<i64>& given, int spatial,
+                   i64 least, i64* values);
+
+// "L", or "H" and "W", or "D", "H" and "W".
+const char* axis_name(int spatial, int axis);
+
+// A window along one axis; pad_end is the padding behind the axis.
+struct WindowAxis {
+    const char* name;
+    i64 in, kernel, stride, dilation, pad, pad_end;
 };
-Window expand_window(const char* op, int spatial, const WindowArgs& args);
 
-// "depth", "height", "width", or "length" for the one axis of 1-D ops.
-std::string axis_name(int spatial, int axis);
+// dilation * (kernel - 1) + 1. Sizes beyond 2^60 are refused, so that the kernels can add and
+// multiply positions without a thought.
+i64 effective_kernel(const char* op, const WindowAxis& axis);
 
-// Positions of a window along one axis; Error if there is none.
-i64 window_output(const char* op, const std::string& axis, i64 size, i64 kernel, i64 stride,
-                  i64 dilation, i64 pad_front, i64 pad_back);
+// How many windows fit. Ceil mode adds the one that hangs over the end, if it starts inside the
+// input or the padding in front. Error naming the sizes if there would be none.
+i64 window_count(const char* op, const WindowAxis& axis, bool ceil_mode);
+
+// " along H: H = 5, kernel 2, stride 2, dilation 1, padding 0" for error texts.
+std::string text(const WindowAxis& axis);
+
+// Puts the axis into entry `index` of a params struct; strides and dilations that are never taken
+// (one window, one tap) become harmless.
+template <class Params>
+void fill_axis(Params& params, int index, const WindowAxis& axis, i64 out) {
+    params.in_size[index] = axis.in;
+    params.out_size[index] = out;
+    params.kernel[index] = axis.kernel;
+    const i64 padded = axis.in + axis.pad + axis.pad_end;
+    params.stride[index] =
+        out == 1 && axis.stride > padded ? (padded > 1 ? padded : 1) : axis.stride;
+    params.dilation[index] = axis.kernel == 1 ? 1 : axis.dilation;
+    params.pad[index] = axis.pad;
+}
+
+// ---- conv, unfold, fold ----------------------------------------
 
 struct ConvShapes {
     ConvParams params;
@@ -61,7 +87,7 @@ ConvShapes unfold_shapes(const char* op, const Shape& input, const WindowArgs& w
 ConvShapes fold_shapes(const char* op, const Shape& columns, const std::vector<i64>& output_size,
                        const WindowArgs& window);
 
-// ---- pool ----------------------------------------------------------------------------------------
+// ---- pool ----------------------------------------
 
 struct PoolShapes {
     PoolParams params;
@@ -70,7 +96,7 @@ struct PoolShapes {
 PoolShapes max_pool_shapes(const char* op, int spatial, const Shape& input,
                            const WindowArgs& window, bool ceil_mode);
 
-// ---- dense ---------------------------------------------------------------------------------------
+// ---- dense ----------------------------------------
 
 struct LinearShapes {
     i64 rows, in_features, out_features;
@@ -79,11 +105,10 @@ struct LinearShapes {
 LinearShapes linear_shapes(const char* op, const Shape& input, const Shape& weight,
                            const Shape* bias);
 
-// ---- anything that must match --------------------------------------------------------------------
+// ---- anything that must match ----------------------------------------
 
 // "op: argument has shape (..), expected (..)".
-void require_shape(const char* op, const char* argument, const Shape& found,
-                   const Shape& expected);
+void require_shape(const char* op, const char* argument, const Shape& found, const Shape& expected);
 
 // An axis, negative counted from the end, made >= 0.
 int normalized_axis(const char* op, i64 axis, int ndim);

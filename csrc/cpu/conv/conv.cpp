@@ -62,6 +62,7 @@ struct TransposedWeights {
     FUSEDNN_INLINE i64 row_stride() const { return 0; }
     FUSEDNN_INLINE const T* rows(i64, i64) const { return nullptr; }
     FUSEDNN_INLINE void pack(i64 row0, int height, i64 k0, i64 kc, T* dst, bool) const {
+        if (kc == 0) return;  // no tap reaches this residue
         i64 o = k0 / taps, t = k0 % taps;
         for (i64 r = 0; r < kc; ++r) {
             const T* src = w + (o * channels + row0) * volume + tap[t];

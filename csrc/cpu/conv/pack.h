@@ -86,6 +86,7 @@ class ColumnTable {
     // Writes rows [k0, k0 + kc) of the panel: dst[r * kTileCols + column]. May run over by less than
     // a vector.
     FUSEDNN_INLINE void pack(i64 k0, i64 kc, T* dst) const {
+        if (kc == 0) return;  // no tap reads anything
         if (p_.step[2] == 1) return pack_step<1>(k0, kc, dst);
         if (p_.step[2] == 2) return pack_step<2>(k0, kc, dst);
         return pack_step<0>(k0, kc, dst);

@@ -186,46 +186,36 @@ void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
 
 namespace {
 
-// Sums are taken in two levels, so that rounding errors grow with the root of the length's root:
-// vectors over a chunk, then chunks.
-constexpr i64 kChunkVectors = 64;
+// Bias gradients are sums of very many terms and cost no more than reading them: so they are taken
+// in double, whatever T is.
 
 template <class T>
-FUSEDNN_INLINE T sum_row(i64 count, const T* x) {
-    constexpr int lanes = kLanes<T>;
-    Vec<T> total{};
-    for (i64 i = 0; i < count; i += kChunkVectors * lanes) {
-        const i64 end = min_of(i + kChunkVectors * lanes, count);
-        Vec<T> sum[2] = {};
-        i64 at = i;
-        for (; at + 2 * lanes <= end; at += 2 * lanes) {
-            sum[0] += load(x + at);
-            sum[1] += load(x + at + lanes);
-        }
-        for (; at < end; at += lanes) {
-            sum[0] += load_partial(x + at, min_of(end - at, i64(lanes)));
-        }
-        total += sum[0] + sum[1];
+FUSEDNN_INLINE double sum_row(i64 count, const T* x) {
+    constexpr int lanes = kLanes<double>;
+    Vec<double> sum[4] = {};
+    i64 i = 0;
+    for (; i + 4 * lanes <= count; i += 4 * lanes) {
+#pragma GCC unroll 4
+        for (int part = 0; part < 4; ++part) sum[part] += load_wide(x + i + part * lanes);
     }
-    return sum_lanes<T>(total);
+    for (; i + lanes <= count; i += lanes) sum[0] += load_wide(x + i);
+    double total = sum_lanes<double>((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < count; ++i) total += double(x[i]);
+    return total;
 }
 
-// Columns [begin, end) of x (rows x channels) summed over the rows.
+// Columns [begin, begin + count) of x (rows x channels) summed over the rows; count is at most
+// kColumns.
+constexpr i64 kColumns = 64;
+
 template <class T>
-FUSEDNN_INLINE void sum_columns(i64 rows, i64 channels, i64 begin, i64 end, const T* x, T* out) {
-    constexpr int lanes = kLanes<T>;
-    for (i64 c = begin; c < end; c += lanes) {
-        const i64 count = min_of(end - c, i64(lanes));
-        Vec<T> total{};
-        for (i64 r = 0; r < rows; r += kChunkVectors) {
-            Vec<T> sum{};
-            for (i64 i = r; i < min_of(r + kChunkVectors, rows); ++i) {
-                sum += load_partial(x + i * channels + c, count);
-            }
-            total += sum;
-        }
-        store_partial(out + c, total, count);
+FUSEDNN_INLINE void sum_columns(i64 rows, i64 channels, i64 begin, i64 count, const T* x, T* out) {
+    double sum[kColumns] = {};
+    for (i64 r = 0; r < rows; ++r) {
+        const T* row = x + r * channels + begin;
+        for (i64 c = 0; c < count; ++c) sum[c] += double(row[c]);
     }
+    for (i64 c = 0; c < count; ++c) out[begin + c] = T(sum[c]);
 }
 
 }  // namespace
@@ -234,23 +224,17 @@ template <class T>
 void bias_grad(i64 outer, i64 channels, i64 inner, const T* dy, T* db) {
     const i64 bytes = outer * channels * inner * i64(sizeof(T));
     if (inner == 1) {
-        constexpr i64 step = 4 * kLanes<T>;
-        const i64 tasks = ceil_div(channels, step);
+        const i64 tasks = ceil_div(channels, kColumns);
         parallel(tasks, parallel_slots(tasks, bytes), [&](i64 task, int) {
-            sum_columns(outer, channels, task * step, min_of((task + 1) * step, channels), dy, db);
+            const i64 begin = task * kColumns;
+            sum_columns(outer, channels, begin, min_of(kColumns, channels - begin), dy, db);
         });
         return;
     }
     parallel(channels, parallel_slots(channels, bytes), [&](i64 channel, int) {
-        T total = T(0);
-        for (i64 i = 0; i < outer; i += kChunkVectors) {
-            T sum = T(0);
-            for (i64 j = i; j < min_of(i + kChunkVectors, outer); ++j) {
-                sum += sum_row(inner, dy + (j * channels + channel) * inner);
-            }
-            total += sum;
-        }
-        db[channel] = total;
+        double total = 0;
+        for (i64 i = 0; i < outer; ++i) total += sum_row(inner, dy + (i * channels + channel) * inner);
+        db[channel] = T(total);
     });
 }
 

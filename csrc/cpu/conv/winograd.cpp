@@ -89,7 +89,7 @@ FUSEDNN_INLINE void transform_output(const V (&m)[kPatch], V (&y)[M]) {
     }
 }
 
-// ---- pass 1 --------------------------------------------------------------------------------------
+// ---- pass 1 ----------------------------------------
 
 // U of one output channel: u[point * point_stride + c].
 template <class T, int K>
@@ -137,7 +137,7 @@ void weights_of_row(const WinogradProblem<T>& p, i64 row, T* u, i64 point_stride
     }
 }
 
-// ---- pass 2 --------------------------------------------------------------------------------------
+// ---- pass 2 ----------------------------------------
 
 // Tiles of one row of tiles: they start at tile column `col` of tile row `row`.
 struct TileRun {
