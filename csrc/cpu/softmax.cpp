@@ -24,9 +24,8 @@ FUSEDNN_INLINE void map_row(i64 classes, const T* a, const T* b, T* out, const F
 template <class T, class Fn>
 FUSEDNN_INLINE T sum_row(i64 classes, const T* a, const T* b, const Fn& fn) {
     constexpr i64 lanes = kLanes<T>;
-    Vec<T> sum{};
-    i64 k = 0;
-    for (; k + lanes <= classes; k += lanes) sum += fn(load(a + k), load(b + k));
+    const i64 k = classes / lanes * lanes;
+    Vec<T> sum = sum_vectors<T>(k, [&](i64 i) { return fn(load(a + i), load(b + i)); });
     if (k < classes) {
         const i64 left = classes - k;
         sum += fn(load_partial(a + k, left), load_partial(b + k, left));
@@ -72,11 +71,10 @@ FUSEDNN_INLINE void backward(i64 outer, i64 classes, i64 inner, const T* dy, con
     }
     for_column_blocks<T>(outer, classes, inner, [&](i64 o, i64 first, i64 left) {
         const i64 base = o * classes * inner + first;
-        Vec<T> sum{};
-        for (i64 k = 0; k < classes; ++k) {
+        const Vec<T> sum = sum_classes<T>(classes, [&](i64 k) {
             const i64 at = base + k * inner;
-            sum += term(load_partial(dy + at, left), load_partial(y + at, left));
-        }
+            return term(load_partial(dy + at, left), load_partial(y + at, left));
+        });
         for (i64 k = 0; k < classes; ++k) {
             const i64 at = base + k * inner;
             store_partial(dx + at,
@@ -94,8 +92,8 @@ void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y) {
         outer, classes, inner, x, y,
         [&](const T* row, T* out) {
             const T sum = row_sum_exp(classes, row, row_max(classes, row), out);
-            const Vec<T> scale = broadcast(T(1) / sum);
-            map_row(classes, out, out, out, [&](Vec<T> e, Vec<T>) { return e * scale; });
+            const Vec<T> divisor = broadcast(sum);
+            map_row(classes, out, out, out, [&](Vec<T> e, Vec<T>) { return e / divisor; });
         },
         [](Vec<T> shifted, Vec<T> sum) { return vexp<T>(shifted) / sum; });
 }

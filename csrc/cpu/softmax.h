@@ -41,18 +41,46 @@ FUSEDNN_INLINE T row_max(i64 classes, const T* x) {
     return rest;
 }
 
+// Long sums are taken in two levels, vectors of a stretch and then stretches, so that rounding errors
+// grow with the root of the length at most.
+constexpr i64 kStretch = 32;
+
+// sum of term(k) over the whole vectors of a row: k = 0, lanes, 2 * lanes, ... below `end`.
+template <class T, class Term>
+FUSEDNN_INLINE Vec<T> sum_vectors(i64 end, const Term& term) {
+    constexpr i64 lanes = kLanes<T>;
+    Vec<T> total{};
+    for (i64 start = 0; start < end; start += kStretch * lanes) {
+        Vec<T> part{};
+        for (i64 k = start; k < min_of(start + kStretch * lanes, end); k += lanes) part += term(k);
+        total += part;
+    }
+    return total;
+}
+
+// sum of term(k) over the classes k of `left` positions side by side.
+template <class T, class Term>
+FUSEDNN_INLINE Vec<T> sum_classes(i64 classes, const Term& term) {
+    Vec<T> total{};
+    for (i64 start = 0; start < classes; start += kStretch) {
+        Vec<T> part{};
+        for (i64 k = start; k < min_of(start + kStretch, classes); ++k) part += term(k);
+        total += part;
+    }
+    return total;
+}
+
 // sum of exp(x - most) over a row; with `y` the exponentials are stored as well.
 template <class T>
 FUSEDNN_INLINE T row_sum_exp(i64 classes, const T* x, T most, T* y) {
     constexpr i64 lanes = kLanes<T>;
     const Vec<T> shift = broadcast(most);
-    Vec<T> sum{};
-    i64 k = 0;
-    for (; k + lanes <= classes; k += lanes) {
-        const Vec<T> e = vexp<T>(load(x + k) - shift);
-        if (y) store(y + k, e);
-        sum += e;
-    }
+    const i64 k = classes / lanes * lanes;
+    Vec<T> sum = sum_vectors<T>(k, [&](i64 i) {
+        const Vec<T> e = vexp<T>(load(x + i) - shift);
+        if (y) store(y + i, e);
+        return e;
+    });
     if (k < classes) {
         const i64 left = classes - k;
         const Vec<T> e = vexp<T>(load_partial(x + k, left) - shift);
@@ -74,11 +102,9 @@ FUSEDNN_INLINE Vec<T> column_max(i64 classes, i64 inner, const T* x, i64 left) {
 
 template <class T>
 FUSEDNN_INLINE Vec<T> column_sum_exp(i64 classes, i64 inner, const T* x, Vec<T> most, i64 left) {
-    Vec<T> sum{};
-    for (i64 k = 0; k < classes; ++k) {
-        sum += vexp<T>(load_partial(x + k * inner, left) - most);
-    }
-    return sum;
+    return sum_classes<T>(classes, [&](i64 k) {
+        return vexp<T>(load_partial(x + k * inner, left) - most);
+    });
 }
 
 // Cuts (outer, inner) into tasks. inner = 1: body(first row, end row) for stretches of rows;

@@ -55,13 +55,13 @@ void require_shape(const char* op, const char* argument, const Shape& found,
 }
 
 int normalized_axis(const char* op, i64 axis, int ndim) {
-    if (axis < -ndim || axis >= ndim) {
+    const i64 rank = ndim ? ndim : 1;  // a number has an axis 0 of one element, as in torch
+    if (axis < -rank || axis >= rank) {
         throw Error(std::string(op) + ": dim " + std::to_string(axis) + " is out of range for " +
-                    std::to_string(ndim) + " dimensions, expected " +
-                    (ndim == 0 ? std::string("an input with at least one")
-                               : std::to_string(-ndim) + " to " + std::to_string(ndim - 1)));
+                    std::to_string(ndim) + " dimensions, expected " + std::to_string(-rank) +
+                    " to " + std::to_string(rank - 1));
     }
-    return int(axis < 0 ? axis + ndim : axis);
+    return int(axis < 0 ? axis + rank : axis);
 }
 
 void expand_window(const char* op, const char* argument, const std::vector<i64>& given, int spatial,
