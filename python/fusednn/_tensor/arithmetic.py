@@ -1,0 +1,336 @@
+"""Elementwise arithmetic with broadcasting, and comparisons.
+
+A Python or NumPy scalar takes the tensor's dtype. float32 and float64 arrays do not mix: that is a
+TypeError, since nothing is cast silently. Booleans may be multiplied with floats (masks).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy import add, ndarray
+
+from .tape import Array, Gradients, Node, Operand, TensorBase, needs, raw, record, wrap
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+
+# ---- operands ------------------------------------------------------------------------------------
+
+
+def operand(self: TensorBase, other: Any, op: str) -> Any:
+    """`other` as an array or a Python scalar that leaves self's dtype alone, or NotImplemented."""
+    kind = type(other)
+    if kind is ndarray:
+        array = other
+    elif isinstance(other, TensorBase):
+        array = other._data
+    elif kind is int or kind is float:
+        if kind is float and self._data.dtype.kind != "f":
+            raise mixed(op, self._data.dtype, "a float")
+        return other
+    elif isinstance(other, (bool, int, float, np.number, np.bool_)):
+        value = other.item() if isinstance(other, np.generic) else other
+        if isinstance(value, complex):
+            return NotImplemented
+        return operand(self, float(value) if isinstance(value, float) else int(value), op)
+    elif isinstance(other, ndarray):
+        array = other
+    else:
+        return NotImplemented
+    dtype, own = array.dtype, self._data.dtype
+    if dtype is not own:
+        check_same_kind(op, own, dtype)
+    return array
+
+
+def check_same_kind(op: str, a: np.dtype[Any], b: np.dtype[Any]) -> None:
+    """TypeError unless NumPy can combine both without casting a float or making one of an int."""
+    kinds = {a.kind, b.kind}
+    if kinds == {"f"} and a.char == b.char:
+        return
+    if not (kinds <= {"b", "i", "u"} or kinds == {"b", "f"}):
+        raise mixed(op, a, b)
+
+
+def mixed(op: str, a: Any, b: Any) -> TypeError:
+    """The error for operands of two dtypes."""
+    return TypeError(
+        f"{op}: operands are {a} and {b}; nothing is cast silently, convert one with .to(dtype)"
+    )
+
+
+def floating(self: TensorBase, op: str) -> Array:
+    """self's array if it is of a float dtype, else TypeError."""
+    data = self._data
+    if data.dtype.kind != "f":
+        raise TypeError(f"{op}: input has dtype {data.dtype}, expected float32 or float64")
+    return data
+
+
+def unbroadcast(grad: Any, shape: tuple[int, ...]) -> Any:
+    """The gradient of an operand of `shape` that was broadcast to grad's shape."""
+    found = grad.shape
+    if found == shape:
+        return grad
+    lead = len(found) - len(shape)
+    if lead:
+        grad = add.reduce(grad, axis=tuple(range(lead)))
+        found = grad.shape
+    axes = tuple(i for i, n in enumerate(shape) if n == 1 and found[i] != 1)
+    return add.reduce(grad, axis=axes, keepdims=True) if axes else grad
+
+
+# ---- the ops of two operands ---------------------------------------------------------------------
+
+
+def _add_backward(node: Node, grad: Any) -> Gradients:
+    shapes = node.saved
+    return [
+        None if edge is None else unbroadcast(grad, shape)
+        for edge, shape in zip(node.edges, shapes, strict=True)
+    ]
+
+
+def _sub_backward(node: Node, grad: Any) -> Gradients:
+    x, y = node.edges
+    x_shape, y_shape = node.saved
+    return (
+        None if x is None else unbroadcast(grad, x_shape),
+        None if y is None else -unbroadcast(grad, y_shape),
+    )
+
+
+def _mul_backward(node: Node, grad: Any) -> Gradients:
+    a, b = node.edges
+    x, y, x_shape, y_shape = node.saved
+    return (
+        None if a is None else unbroadcast(grad * y, x_shape),
+        None if b is None else unbroadcast(grad * x, y_shape),
+    )
+
+
+def _div_backward(node: Node, grad: Any) -> Gradients:
+    a, b = node.edges
+    x, y, x_shape, y_shape = node.saved
+    over = grad / y
+    return (
+        None if a is None else unbroadcast(over, x_shape),
+        None if b is None else unbroadcast(-over * (x / y), y_shape),
+    )
+
+
+def _pow_backward(node: Node, grad: Any) -> Gradients:
+    a, b = node.edges
+    x, y, x_shape, y_shape = node.saved
+    grad_x = grad_y = None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if a is not None:
+            # d(x**0) is 0, also at x = 0 where x**-1 is infinite.
+            grad_x = grad * np.where(np.equal(y, 0), 0, y * np.power(x, y - 1)).astype(x.dtype)
+            grad_x = unbroadcast(grad_x, x_shape)
+        if b is not None:
+            slope = np.power(x, y) * np.log(x)
+            grad_y = grad * np.where((np.equal(x, 0)) & (np.greater_equal(y, 0)), 0, slope)
+            grad_y = unbroadcast(grad_y.astype(y.dtype), y_shape)
+    return grad_x, grad_y
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    # A scalar gets no gradient, so its shape is never looked at.
+    return getattr(value, "shape", ())
+
+
+def _record_sum(data: Any, backward: Any, x: Any, y: Any) -> Tensor:
+    return record(data, backward, (x, y), (), (shape_of(x), shape_of(y)))
+
+
+def _record_product(data: Any, backward: Any, x: Any, y: Any) -> Tensor:
+    # x is needed for y's gradient and the other way round; backward unpacks (x, y, shapes).
+    keep = (x if needs(y) else None, y if needs(x) else None)
+    return record(data, backward, (x, y), keep, (shape_of(x), shape_of(y)))
+
+
+def record_both(data: Any, backward: Any, x: Any, y: Any) -> Tensor:
+    return record(data, backward, (x, y), (x, y), (shape_of(x), shape_of(y)))
+
+
+def _scalar(value: Any, like: TensorBase) -> Any:
+    # For backward functions that call methods of arrays on both operands.
+    return value if isinstance(value, (TensorBase, ndarray)) else like._data.dtype.type(value)
+
+
+# ---- the ops of one operand ----------------------------------------------------------------------
+
+
+def _neg_backward(node: Node, grad: Any) -> Gradients:
+    return (-grad,)
+
+
+def _abs_backward(node: Node, grad: Any) -> Gradients:
+    return (grad * np.sign(node.saved[0]),)
+
+
+def _to_backward(node: Node, grad: Any) -> Gradients:
+    return (grad.astype(node.saved[0]),)
+
+
+def _clone_backward(node: Node, grad: Any) -> Gradients:
+    return (grad,)
+
+
+class Arithmetic(TensorBase):
+    """The operators of Tensor. Operands are Tensors, arrays or scalars, and broadcast."""
+
+    __slots__ = ()
+
+    # NumPy leaves `array op tensor` to the methods below.
+    __array_priority__ = 1000.0
+    __array_ufunc__ = None
+
+    def __add__(self, other: Operand) -> Tensor:
+        y = operand(self, other, "add")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return _record_sum(self._data + y, _add_backward, self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Operand) -> Tensor:
+        y = operand(self, other, "sub")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return _record_sum(self._data - y, _sub_backward, self, other)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        y = operand(self, other, "sub")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return _record_sum(y - self._data, _sub_backward, other, self)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        y = operand(self, other, "mul")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return _record_product(self._data * y, _mul_backward, self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        x = floating(self, "div")
+        y = operand(self, other, "div")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        data = x / y
+        if needs(other):
+            return record_both(data, _div_backward, self, other)
+        return _record_product(data, _div_backward, self, other)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        x = floating(self, "div")
+        y = operand(self, other, "div")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return record_both(y / x, _div_backward, other, self)
+
+    def __pow__(self, other: Operand) -> Tensor:
+        floating(self, "pow")
+        y = operand(self, other, "pow")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return record_both(self._data**y, _pow_backward, self, _scalar(other, self))
+
+    def __rpow__(self, other: Operand) -> Tensor:
+        floating(self, "pow")
+        y = operand(self, other, "pow")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return record_both(y**self._data, _pow_backward, _scalar(other, self), self)
+
+    def __neg__(self) -> Tensor:
+        return record(-self._data, _neg_backward, (self,))
+
+    def __pos__(self) -> Tensor:
+        return record(+self._data, _clone_backward, (self,))
+
+    def __abs__(self) -> Tensor:
+        return record(abs(self._data), _abs_backward, (self,), (self,))
+
+    # ---- comparisons: boolean Tensors, off the tape ----
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        y = operand(self, other, "eq")
+        return y if y is NotImplemented else wrap(self._data == y)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        y = operand(self, other, "ne")
+        return y if y is NotImplemented else wrap(self._data != y)
+
+    def __lt__(self, other: Any) -> Tensor:
+        y = operand(self, other, "lt")
+        return y if y is NotImplemented else wrap(self._data < y)
+
+    def __le__(self, other: Any) -> Tensor:
+        y = operand(self, other, "le")
+        return y if y is NotImplemented else wrap(self._data <= y)
+
+    def __gt__(self, other: Any) -> Tensor:
+        y = operand(self, other, "gt")
+        return y if y is NotImplemented else wrap(self._data > y)
+
+    def __ge__(self, other: Any) -> Tensor:
+        y = operand(self, other, "ge")
+        return y if y is NotImplemented else wrap(self._data >= y)
+
+    # Equality is elementwise, so tensors hash by identity.
+    __hash__ = object.__hash__
+
+    def __invert__(self) -> Tensor:
+        return wrap(~self._data)
+
+    def __and__(self, other: Operand) -> Tensor:
+        return wrap(self._data & raw(other))
+
+    def __or__(self, other: Operand) -> Tensor:
+        return wrap(self._data | raw(other))
+
+    def __xor__(self, other: Operand) -> Tensor:
+        return wrap(self._data ^ raw(other))
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    # ---- functions as methods, with torch's names ----
+
+    def add(self, other: Operand) -> Tensor:
+        """self + other."""
+        return self + other
+
+    def sub(self, other: Operand) -> Tensor:
+        """self - other."""
+        return self - other
+
+    def mul(self, other: Operand) -> Tensor:
+        """self * other."""
+        return self * other
+
+    def div(self, other: Operand) -> Tensor:
+        """self / other."""
+        return self / other
+
+    def pow(self, exponent: Operand) -> Tensor:
+        """self ** exponent."""
+        return self**exponent
+
+    def neg(self) -> Tensor:
+        """-self."""
+        return -self
+
+    def abs(self) -> Tensor:
+        """|self|; the gradient at 0 is 0."""
+        return self.__abs__()
+
+    def square(self) -> Tensor:
+        """self * self."""
+        return self * self  # type: ignore[operator]

@@ -1,0 +1,53 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def positive(text: str) -> int:
+    """An int of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """--threads N."""
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="threads of the kernels (default: the CPUs this process may use, or "
+        "FUSEDNN_NUM_THREADS); results are the same bits for any number",
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """--seed N."""
+    parser.add_argument(
+        "--seed",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="seed of initial weights and shuffles; same seed, same bits (default: 0)",
+    )
+
+
+def use_threads(arguments: argparse.Namespace) -> None:
+    """Applies --threads."""
+    if arguments.threads is not None:
+        from .. import _core
+
+        _core.set_num_threads(arguments.threads)

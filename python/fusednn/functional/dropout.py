@@ -1,0 +1,46 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import random
+from .._tensor.tape import Array, Gradients, Node
+from .activation import finish, floats
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Zeroes each element with probability p and scales the others by 1 / (1 - p); the input as it
+    is if not training. p = 1 gives zeros. Random numbers come from `manual_seed`'s generator.
+
+    Srivastava et al., "Dropout", JMLR 15 (2014).
+
+    >>> import numpy as np, fusednn.functional as F
+    >>> F.dropout(np.ones(2), 0.5, training=False)
+    array([1., 1.])
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p={p}, expected a probability in [0, 1]")
+    x = floats("dropout", input)
+    if not training or p == 0:
+        return input
+    mask = random.next_generator().random(x.shape, np.float32) >= p
+    scale = x.dtype.type(1 / (1 - p) if p < 1 else 0)
+    return finish(_masked(x, mask, scale), input, _dropout_backward, (), (mask, scale))
+
+
+def _dropout_backward(node: Node, grad: Any) -> Gradients:
+    mask, scale = node.saved
+    return (_masked(grad, mask, scale),)
+
+
+def _masked(x: Array, mask: Array, scale: Any) -> Array:
+    # Dropped elements are not looked at: NaN and inf become 0 too.
+    out: Array = np.zeros(x.shape, x.dtype)
+    np.multiply(x, scale, out=out, where=mask)
+    return out
+
+
+__all__ = ["dropout"]

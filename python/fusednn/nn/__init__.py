@@ -1,0 +1,87 @@
+"""Layers, containers and losses, with PyTorch's names, parameter names and layouts."""
+
+from . import init, utils
+from .activation import (
+    ELU,
+    GLU,
+    SELU,
+    Dropout,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    PReLU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Softsign,
+    Tanh,
+)
+from .container import ModuleDict, ModuleList, Sequential
+from .conv import Conv1d, Conv2d, Conv3d
+from .dense import Flatten, Identity, Linear, Unflatten
+from .loss import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from .module import Module
+from .parameter import Parameter
+from .pool import MaxPool1d, MaxPool2d, MaxPool3d
+
+__all__ = [
+    "ELU",
+    "GLU",
+    "SELU",
+    "BCEWithLogitsLoss",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Flatten",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "HuberLoss",
+    "Identity",
+    "L1Loss",
+    "LeakyReLU",
+    "Linear",
+    "LogSigmoid",
+    "LogSoftmax",
+    "MSELoss",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "Mish",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "NLLLoss",
+    "PReLU",
+    "Parameter",
+    "ReLU",
+    "ReLU6",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "SmoothL1Loss",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "Unflatten",
+    "init",
+    "utils",
+]

@@ -1,0 +1,160 @@
+"""Modules that hold modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, overload
+
+from .module import Module
+
+
+def _child(owner: str, value: Any) -> Module:
+    if not isinstance(value, Module):
+        raise TypeError(f"{owner}: expected a Module, got {type(value).__name__}")
+    return value
+
+
+class _Indexed(Module):
+    """Children named "0", "1", ..."""
+
+    def _items(self) -> list[Module]:
+        return [module for module in self._modules.values() if module is not None]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._items())
+
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Indexed: ...
+    def __getitem__(self, index: int | slice) -> Module:
+        if isinstance(index, slice):
+            part = type(self)()
+            for name, module in list(self._modules.items())[index]:
+                part.add_module(name, module)
+            return part
+        return self._items()[index]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        names = list(self._modules)
+        self._register(self._modules, names[index], _child(type(self).__name__, module))
+
+    def __delitem__(self, index: int | slice) -> None:
+        items = self._items()
+        del items[index]
+        for name in list(self._modules):
+            delattr(self, name)
+        for module in items:
+            self.append(module)
+
+    def append(self, module: Module) -> Any:
+        """Adds a module at the end; returns the container."""
+        self.add_module(str(len(self._modules)), _child(type(self).__name__, module))
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Any:
+        """Adds modules at the end; returns the container."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> None:
+        """Adds a module before the one at `index`."""
+        items = self._items()
+        items.insert(index, _child(type(self).__name__, module))
+        for name in list(self._modules):
+            delattr(self, name)
+        self.extend(items)
+
+
+class Sequential(_Indexed):
+    """Modules called one after the other, named "0", "1", ... or as a mapping names them.
+
+    >>> from fusednn import nn
+    >>> nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    Sequential(
+      (0): Linear(in_features=4, out_features=3, bias=True)
+      (1): ReLU()
+    )
+    """
+
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
+        super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            for name, module in modules[0].items():
+                self.add_module(name, _child("Sequential", module))
+        else:
+            self.extend(modules)  # type: ignore[arg-type]
+
+    def forward(self, input: Any) -> Any:
+        """The last module's output."""
+        for module in self._modules.values():
+            if module is not None:
+                input = module(input)
+        return input
+
+
+class ModuleList(_Indexed):
+    """A list of modules whose parameters are found.
+
+    >>> from fusednn import nn
+    >>> len(nn.ModuleList([nn.ReLU(), nn.ReLU()]))
+    2
+    """
+
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+        super().__init__()
+        self.extend(modules or ())
+
+
+class ModuleDict(Module):
+    """A dictionary of modules whose parameters are found.
+
+    >>> from fusednn import nn
+    >>> list(nn.ModuleDict({"act": nn.ReLU()}))
+    ['act']
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._modules
+
+    def __getitem__(self, name: str) -> Module:
+        module = self._modules[name]
+        assert module is not None
+        return module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, _child("ModuleDict", module))
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        """The modules."""
+        return [self[name] for name in self]
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Names and modules."""
+        return [(name, self[name]) for name in self]
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Adds or replaces modules."""
+        for name, module in modules.items():
+            self[name] = module

@@ -1,0 +1,156 @@
+"""Convolution layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import functional as F
+from . import init
+from .dense import check_sizes, new_parameter
+from .module import Module
+from .parameter import Parameter
+
+Ints = int | Sequence[int]
+
+
+def per_axis(owner: str, name: str, value: Any, spatial: int) -> tuple[int, ...]:
+    """One int for all spatial axes, or one per axis, as a tuple."""
+    values = (value,) * spatial if hasattr(value, "__index__") else tuple(value)
+    if len(values) != spatial:
+        raise ValueError(f"{owner}: {name}={value} has {len(values)} values, expected {spatial}")
+    return tuple(one.__index__() for one in values)
+
+
+class _Conv(Module):
+    """What the convolutions share; `_spatial` is their number of spatial axes."""
+
+    _spatial: int
+    padding: str | tuple[int, ...]
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        owner, spatial = type(self).__name__, self._spatial
+        check_sizes(owner, 1, groups=groups)
+        check_sizes(owner, 0, in_channels=in_channels, out_channels=out_channels)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{owner}: in_channels={in_channels} and out_channels={out_channels} must both be "
+                f"divisible by groups={groups}"
+            )
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ValueError(
+                f"{owner}: padding_mode={padding_mode!r}, expected 'zeros', 'reflect', "
+                "'replicate' or 'circular'"
+            )
+        if isinstance(padding, str) and padding not in ("valid", "same"):
+            raise ValueError(f"{owner}: padding={padding!r}, expected ints, 'valid' or 'same'")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = per_axis(owner, "kernel_size", kernel_size, spatial)
+        self.stride = per_axis(owner, "stride", stride, spatial)
+        self.dilation = per_axis(owner, "dilation", dilation, spatial)
+        self.padding = (
+            padding if isinstance(padding, str) else per_axis(owner, "padding", padding, spatial)
+        )
+        self.groups = groups
+        self.padding_mode = padding_mode
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = new_parameter(*shape, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
+        self._function = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew: uniform in +-1 / sqrt(in_channels / groups * taps)."""
+        init.fan_in_uniform_(self.weight, self.bias)
+
+    def forward(self, input: Any) -> Any:
+        """(N, in_channels, ...) -> (N, out_channels, ...), also without N."""
+        padding = self.padding
+        if self.padding_mode != "zeros" and padding != "valid":
+            input, padding = F.pad(input, self._sides(), self.padding_mode), 0  # type: ignore[assignment]
+        return self._function(
+            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
+        )
+
+    def _sides(self) -> list[int]:
+        if self.padding == "same":
+            if max(self.stride) > 1:
+                raise ValueError(
+                    f"{type(self).__name__}: padding='same' with padding_mode="
+                    f"{self.padding_mode!r} needs stride 1, got {self.stride}"
+                )
+            totals = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+            return [side for n in reversed(totals) for side in (n // 2, n - n // 2)]
+        assert not isinstance(self.padding, str)
+        return [side for n in reversed(self.padding) for side in (n, n)]
+
+    def extra_repr(self) -> str:
+        ones = (1,) * self._spatial
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}"
+        )
+        if self.padding != (0,) * self._spatial:
+            text += f", padding={self.padding!r}"
+        if self.dilation != ones:
+            text += f", dilation={self.dilation}"
+        if self.groups != 1:
+            text += f", groups={self.groups}"
+        if self.bias is None:
+            text += ", bias=False"
+        if self.padding_mode != "zeros":
+            text += f", padding_mode={self.padding_mode!r}"
+        return text
+
+
+class Conv1d(_Conv):
+    """Convolution along one axis: (N, in_channels, L) -> (N, out_channels, L_out).
+
+    weight (out_channels, in_channels / groups, K), bias (out_channels,); see `functional.conv1d`.
+
+    >>> import numpy as np
+    >>> from fusednn import nn
+    >>> nn.Conv1d(2, 4, 3, padding=1)(np.zeros((1, 2, 8), np.float32)).shape
+    (1, 4, 8)
+    """
+
+    _spatial = 1
+
+
+class Conv2d(_Conv):
+    """Convolution along two axes: (N, in_channels, H, W) -> (N, out_channels, H_out, W_out).
+
+    >>> from fusednn import nn
+    >>> nn.Conv2d(3, 1, 3, bias=False)
+    Conv2d(3, 1, kernel_size=(3, 3), stride=(1, 1), bias=False)
+    """
+
+    _spatial = 2
+
+
+class Conv3d(_Conv):
+    """Convolution along three axes: (N, in_channels, D, H, W) -> (N, out_channels, ...).
+
+    >>> import numpy as np
+    >>> from fusednn import nn
+    >>> nn.Conv3d(1, 2, 2)(np.zeros((1, 1, 3, 3, 3), np.float32)).shape
+    (1, 2, 2, 2, 2)
+    """
+
+    _spatial = 3

@@ -1,0 +1,20 @@
+"""Optimisers, learning-rate schedules and gradient clipping."""
+
+from . import lr_scheduler
+from .adam import Adam, AdamW
+from .adaptive import Adagrad, RMSprop
+from .clip import clip_grad_norm_, clip_grad_value_
+from .optimizer import Optimizer
+from .sgd import SGD
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Optimizer",
+    "RMSprop",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "lr_scheduler",
+]

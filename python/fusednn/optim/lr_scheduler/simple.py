@@ -1,0 +1,292 @@
+"""Schedules that are a formula of the update's number."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..optimizer import Optimizer
+
+
+def require(owner: str, name: str, value: Any, low: float) -> None:
+    """ValueError unless value is a number of at least `low`."""
+    if not isinstance(value, (int, float)) or not value >= low:
+        raise ValueError(f"{owner}: {name}={value}, expected a number >= {low}")
+
+
+class LRScheduler:
+    """Base of the schedules: subclasses define `_next_lr`, and `_first_lr` if update 0 differs."""
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"{type(self).__name__}: optimizer must be an Optimizer, got "
+                f"{type(optimizer).__name__}"
+            )
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise ValueError(
+                    f"{type(self).__name__}: last_epoch={last_epoch} resumes a schedule, but the "
+                    "groups have no 'initial_lr'"
+                )
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        if last_epoch == -1:
+            self._start([group["lr"] for group in optimizer.param_groups])
+        else:
+            self.step()
+
+    def _start(self, rates: list[float]) -> None:
+        """Sets the rates of update 0, given those without this schedule."""
+        self.last_epoch = 0
+        self._set([self._first_lr(i, rate) for i, rate in enumerate(rates)])
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return lr
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        """The rate at self.last_epoch >= 1 of a group whose rate was lr."""
+        raise NotImplementedError
+
+    def _set(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._last_lr = rates
+
+    def step(self) -> None:
+        """Moves on to the next update."""
+        self.last_epoch += 1
+        groups = self.optimizer.param_groups
+        self._set([self._next_lr(i, group["lr"]) for i, group in enumerate(groups)])
+
+    def get_last_lr(self) -> list[float]:
+        """The rates that the last step set, one per group."""
+        return list(self._last_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers that `load_state_dict` takes; functions are not saved."""
+        return {
+            key: list(value) if isinstance(value, list) else value
+            for key, value in self.__dict__.items()
+            if key != "optimizer" and not key.startswith("_f_")
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was called. The optimiser's own state holds its rates."""
+        own = self.state_dict()
+        if set(own) != set(state_dict):
+            raise ValueError(
+                f"{type(self).__name__}: the state has {sorted(state_dict)}, expected {sorted(own)}"
+            )
+        if len(state_dict["base_lrs"]) != len(self.base_lrs):
+            raise ValueError(f"{type(self).__name__}: the state is of another number of groups")
+        self.__dict__.update(state_dict)
+
+
+class LambdaLR(LRScheduler):
+    """base * lr_lambda(k) at update k; one function, or one per group.
+
+    >>> import fusednn as fn
+    >>> from fusednn.optim import SGD, lr_scheduler
+    >>> optimizer = SGD([fn.zeros(1, requires_grad=True)], lr=1.0)
+    >>> schedule = lr_scheduler.LambdaLR(optimizer, lambda k: 0.5**k)
+    >>> schedule.step()
+    >>> schedule.get_last_lr()
+    [0.5]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        groups = len(optimizer.param_groups)
+        functions = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
+        if len(functions) != groups:
+            raise ValueError(f"LambdaLR: {len(functions)} functions, expected {groups}")
+        self._f_lambdas = functions
+        super().__init__(optimizer, last_epoch)
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return self.base_lrs[index] * self._f_lambdas[index](self.last_epoch)
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return self._first_lr(index, lr)
+
+
+class MultiplicativeLR(LambdaLR):
+    """The rate times lr_lambda(k) at every update k >= 1."""
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return lr
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return lr * self._f_lambdas[index](self.last_epoch)
+
+
+class StepLR(LRScheduler):
+    """The rate times gamma every step_size updates."""
+
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        require("StepLR", "step_size", step_size, 1)
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return lr * self.gamma if self.last_epoch % self.step_size == 0 else lr
+
+
+class MultiStepLR(LRScheduler):
+    """The rate times gamma at each of the milestones."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        milestones: Iterable[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
+    ) -> None:
+        self.milestones = sorted(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        times = Counter(self.milestones)[self.last_epoch]
+        return lr * self.gamma**times if times else lr
+
+
+class ConstantLR(LRScheduler):
+    """factor times the rate for the first total_iters updates."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 1 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0 < factor <= 1:
+            raise ValueError(f"ConstantLR: factor={factor}, expected a number in (0, 1]")
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return lr * self.factor if self.total_iters > 0 else lr
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return lr / self.factor if self.last_epoch == self.total_iters else lr
+
+
+class LinearLR(LRScheduler):
+    """From start_factor to end_factor times the rate, in total_iters equal steps.
+
+    Update k uses start + (end - start) * k / total_iters. For a warm-up whose first update is not
+    tiny and whose last is exact see `LinearWarmup`.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0 < start_factor <= 1:
+            raise ValueError(f"LinearLR: start_factor={start_factor}, expected a number in (0, 1]")
+        if not 0 <= end_factor <= 1:
+            raise ValueError(f"LinearLR: end_factor={end_factor}, expected a number in [0, 1]")
+        require("LinearLR", "total_iters", total_iters, 1)
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return lr * self.start_factor
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        if self.last_epoch > self.total_iters:
+            return lr
+        rise = self.end_factor - self.start_factor
+        before = self.total_iters * self.start_factor + (self.last_epoch - 1) * rise
+        return lr * (1 + rise / before)
+
+
+class LinearWarmup(LRScheduler):
+    """base * (k + 1) / total_iters at update k < total_iters, then the rate as it is.
+
+    The first update is not 0 and update total_iters - 1 uses base exactly: for 4 the factors are
+    0.25, 0.5, 0.75, 1, 1, ... Goyal et al., "Accurate, large minibatch SGD", 2017 (section 2.2).
+
+    >>> import fusednn as fn
+    >>> from fusednn.optim import SGD, lr_scheduler
+    >>> optimizer = SGD([fn.zeros(1, requires_grad=True)], lr=1.0)
+    >>> schedule, rates = lr_scheduler.LinearWarmup(optimizer, 4), []
+    >>> for _ in range(5):
+    ...     rates += schedule.get_last_lr()
+    ...     schedule.step()
+    >>> rates
+    [0.25, 0.5, 0.75, 1.0, 1.0]
+    """
+
+    def __init__(self, optimizer: Optimizer, total_iters: int, last_epoch: int = -1) -> None:
+        require("LinearWarmup", "total_iters", total_iters, 0)
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return self._next_lr(index, lr)
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return self._warm(index) if self.last_epoch < self.total_iters else lr
+
+    def _warm(self, index: int) -> float:
+        done = self.last_epoch + 1
+        base = self.base_lrs[index]
+        return base if done == self.total_iters else base * done / self.total_iters
+
+
+class ExponentialLR(LRScheduler):
+    """The rate times gamma at every update."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return lr * self.gamma
+
+
+class CosineAnnealingLR(LRScheduler):
+    """Half a cosine from the rate down to eta_min in T_max updates, then up again.
+
+    Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
+        require("CosineAnnealingLR", "T_max", T_max, 1)
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        k, period = self.last_epoch, self.T_max
+        if (k - 1 - period) % (2 * period) == 0:  # leaving the minimum, where the ratio is 0 / 0
+            rise = self.base_lrs[index] - self.eta_min
+            return lr + rise * (1 - math.cos(math.pi / period)) / 2
+        now = 1 + math.cos(math.pi * k / period)
+        before = 1 + math.cos(math.pi * (k - 1) / period)
+        return now / before * (lr - self.eta_min) + self.eta_min

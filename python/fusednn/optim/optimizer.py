@@ -1,0 +1,234 @@
+"""What all optimisers share: parameters and their names, groups of options, state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy import ndarray
+
+from .._tensor.mode import enable_grad
+from .._tensor.tape import Array, TensorBase, raw
+
+Group = dict[str, Any]
+Params = Iterable[Any]
+
+
+class Optimizer:
+    """Base of the optimisers.
+
+    params: Tensors or Parameters, (name, parameter) pairs, or groups: dictionaries with "params"
+    and options of their own. State is keyed by name: that of the pair, else the one a Parameter
+    learnt from `Module.parameters()`, else its position ("#0", "#1", ...).
+    """
+
+    # Arrays of a parameter's shape that `state` may hold; "step" counts updates.
+    _state_arrays: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
+        self.state: dict[TensorBase, dict[str, Any]] = {}
+        self.param_groups: list[Group] = []
+        if isinstance(params, TensorBase):
+            raise TypeError(f"{self._name}: params must be an iterable of Tensors, got one Tensor")
+        given = list(params)
+        if not given:
+            raise ValueError(f"{self._name}: params is empty, there is nothing to optimise")
+        for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
+            self.add_param_group(group)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    # ---- groups and names ----
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Adds parameters with their own options; those not given are the constructor's."""
+        if not isinstance(param_group, Mapping) or "params" not in param_group:
+            raise TypeError(f"{self._name}: a group must be a dictionary with 'params'")
+        members = param_group["params"]
+        members = [members] if isinstance(members, TensorBase) else list(members)
+        group: Group = {**self.defaults, **param_group}
+        unknown = [key for key in param_group if key not in (*self.defaults, "params")]
+        if unknown:
+            raise ValueError(
+                f"{self._name}: unknown options {', '.join(map(repr, unknown))} in a group, known: "
+                f"{', '.join(self.defaults)}"
+            )
+        self._check_options(group)
+        known = {id(p) for g in self.param_groups for p in g["params"]}
+        names, parameters = [], []
+        for member in members:
+            pair = isinstance(member, tuple) and len(member) == 2
+            name, parameter = member if pair else (getattr(member, "name", None), member)
+            if not isinstance(parameter, TensorBase):
+                raise TypeError(
+                    f"{self._name}: params must hold Tensors, got {type(parameter).__name__}"
+                )
+            if parameter._node is not None:
+                raise ValueError(f"{self._name}: can only optimise leaf tensors")
+            if parameter._data.dtype.kind != "f":
+                raise TypeError(
+                    f"{self._name}: a parameter has dtype {parameter._data.dtype}, expected floats"
+                )
+            if id(parameter) in known:
+                raise ValueError(f"{self._name}: a parameter was given twice ({name or 'unnamed'})")
+            known.add(id(parameter))
+            names.append(name)
+            parameters.append(parameter)
+        group["params"] = parameters
+        group["param_names"] = self._unique(names)
+        self.param_groups.append(group)
+
+    def _unique(self, names: list[str | None]) -> list[str]:
+        taken = {name for group in self.param_groups for name in group["param_names"]}
+        first = sum(len(group["params"]) for group in self.param_groups)
+        lead = f"group{len(self.param_groups)}." if self.param_groups else ""
+        out: list[str] = []
+        for i, name in enumerate(names):
+            if name is not None and name in taken and lead + name not in taken:
+                name = lead + name
+            if name is None or name in taken:
+                name = f"#{first + i}"
+            taken.add(name)
+            out.append(name)
+        return out
+
+    def _check_options(self, group: Group) -> None:
+        """Raises for options out of range; called before a group is used."""
+
+    def _require(self, group: Group, *names: str) -> None:
+        for name in names:
+            value = group[name]
+            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+                raise TypeError(
+                    f"{self._name}: {name} must be a number, got {type(value).__name__}"
+                )
+            if not value >= 0:
+                raise ValueError(f"{self._name}: {name}={value}, expected a number >= 0")
+
+    # ---- the loop ----
+
+    def zero_grad(self) -> None:
+        """Sets the grad of every parameter to None."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter._grad = None
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Changes every parameter that has a grad, once. closure, if given, computes the loss and
+        its gradients first; its result is returned."""
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._update(group)
+        return loss
+
+    def _update(self, group: Group) -> None:
+        raise NotImplementedError
+
+    def _new_state(self, parameter: TensorBase, *names: str, **values: Any) -> dict[str, Any]:
+        """A parameter's state: zero arrays `names` of its shape, and `values`."""
+        state = {name: np.zeros(parameter._data.shape, parameter._data.dtype) for name in names}
+        self.state[parameter] = state = {**values, **state}
+        return state
+
+    # ---- saving ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of all state: {"state": {name: {...}}, "param_groups": [options, ...]}."""
+        state: dict[str, dict[str, Any]] = {}
+        groups = []
+        for group in self.param_groups:
+            for name, parameter in zip(group["param_names"], group["params"], strict=True):
+                if parameter in self.state:
+                    state[name] = {
+                        key: value.copy() if isinstance(value, ndarray) else value
+                        for key, value in self.state[parameter].items()
+                    }
+            options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+            groups.append({**options, "params": list(group["param_names"])})
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave, parameter by parameter name.
+
+        ValueError if names, shapes or kinds of state differ; then nothing has changed.
+        """
+        try:
+            saved_groups = [dict(group) for group in state_dict["param_groups"]]
+            saved_names = [list(group.pop("params")) for group in saved_groups]
+            saved_state = {name: dict(entry) for name, entry in state_dict["state"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ValueError(
+                f"{self._name}: load_state_dict expects what state_dict() gave"
+            ) from None
+        if len(saved_groups) != len(self.param_groups):
+            raise ValueError(
+                f"{self._name}: the state has {len(saved_groups)} groups, expected "
+                f"{len(self.param_groups)}"
+            )
+        for group, options, names in zip(self.param_groups, saved_groups, saved_names, strict=True):
+            missing = [name for name in group["param_names"] if name not in names]
+            unexpected = [name for name in names if name not in group["param_names"]]
+            if missing or unexpected:
+                raise ValueError(
+                    f"{self._name}: the state is of other parameters; missing: "
+                    f"{', '.join(missing) or 'none'}; unexpected: {', '.join(unexpected) or 'none'}"
+                )
+            odd = [key for key in self.defaults if key not in options]
+            odd += [key for key in options if key not in (*self.defaults, "initial_lr")]
+            if odd:
+                raise ValueError(f"{self._name}: the options {', '.join(odd)} do not fit")
+            self._check_options(options)
+        state: dict[TensorBase, dict[str, Any]] = {}
+        for group in self.param_groups:
+            for name, parameter in zip(group["param_names"], group["params"], strict=True):
+                if name in saved_state:
+                    state[parameter] = self._checked_state(name, parameter, saved_state[name])
+        self.state = state
+        for group, options in zip(self.param_groups, saved_groups, strict=True):
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+
+    def _checked_state(
+        self, name: str, parameter: TensorBase, entry: dict[str, Any]
+    ) -> dict[str, Any]:
+        data = parameter._data
+        out: dict[str, Any] = {}
+        for key, value in entry.items():
+            value = raw(value)
+            if key == "step":
+                if not hasattr(value, "__index__") or value < 0:
+                    raise ValueError(f"{self._name}: step of {name} is {value!r}, expected a count")
+                out[key] = value.__index__()
+            elif key not in self._state_arrays:
+                raise ValueError(f"{self._name}: {name} has state {key!r}, which is not mine")
+            elif not isinstance(value, ndarray) or value.dtype.kind != "f":
+                raise ValueError(f"{self._name}: {key} of {name} is not an array of floats")
+            elif value.shape != data.shape:
+                raise ValueError(
+                    f"{self._name}: {key} of {name} has shape {value.shape}, expected {data.shape}"
+                )
+            else:
+                out[key] = np.array(value, data.dtype, order="C")
+        return out
+
+    def __repr__(self) -> str:
+        lines = [f"{self._name} ("]
+        for i, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {i}")
+            lines += [
+                f"    {key}: {value}"
+                for key, value in sorted(group.items())
+                if key not in ("params", "param_names")
+            ]
+        return "\n".join([*lines, ")"])
+
+
+def grad_of(parameter: TensorBase) -> Array | None:
+    """The array of a parameter's gradient, or None."""
+    return None if parameter._grad is None else parameter._grad._data
