@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 _NAME = "threadpoolctl"
 
@@ -35,31 +36,36 @@ def _register_controller(threadpoolctl: ModuleType) -> None:
 
     threadpoolctl.register(FusednnController)
 
-class _Loader(importlib.abc.Loader):
+# The two classes below follow the import protocol without the base classes of importlib.abc, whose
+# import takes longer than that of all of fusednn.
+
+
+class _Loader:
     """Runs the real loader, then registers."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         _register_controller(module)
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Waits for the import of threadpoolctl, once."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if fullname != _NAME:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
 
 def register() -> None:
@@ -71,4 +77,4 @@ def register() -> None:
     if module is not None:
         _register_controller(module)
     else:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
