@@ -23,13 +23,19 @@ std::string text(const Rows& r) {
            std::to_string(r.inner);
 }
 
-// log(sum of exp) of a position's classes.
+// log(sum of exp) of a position's classes is top + rest; apart, since their sum loses digits.
+struct LogSum {
+    double top = -INFINITY, rest = 0;
+};
+
 template <class T>
-double log_sum(const Rows& r, const std::vector<T>& x, i64 position) {
-    double top = -INFINITY, sum = 0;
-    for (i64 k = 0; k < r.classes; ++k) top = std::max(top, double(x[r.at(position, k)]));
-    for (i64 k = 0; k < r.classes; ++k) sum += std::exp(double(x[r.at(position, k)]) - top);
-    return top + std::log(sum);
+LogSum log_sum(const Rows& r, const std::vector<T>& x, i64 position) {
+    LogSum norm;
+    double sum = 0;
+    for (i64 k = 0; k < r.classes; ++k) norm.top = std::max(norm.top, double(x[r.at(position, k)]));
+    for (i64 k = 0; k < r.classes; ++k) sum += std::exp(double(x[r.at(position, k)]) - norm.top);
+    norm.rest = std::log(sum);
+    return norm;
 }
 
 Expected blank(i64 size) {
@@ -83,10 +89,10 @@ void softmax_case(const Rows& r, double scale) {
     // The backward kernels take a forward's output: what float can hold of it.
     std::vector<T> given(x.size()), log_given(x.size());
     for (i64 position = 0; position < r.positions(); ++position) {
-        const double norm = log_sum(r, x, position);
+        const LogSum norm = log_sum(r, x, position);
         for (i64 k = 0; k < r.classes; ++k) {
             const i64 i = r.at(position, k);
-            const double log_p = double(x[i]) - norm, p = std::exp(log_p);
+            const double log_p = double(x[i]) - norm.top - norm.rest, p = std::exp(log_p);
             // exp turns an absolute error of its argument into a relative one.
             const double slack = eps<T>() * (double(r.classes) + 16 + 4 * std::fabs(log_p));
             set(y, i, p, slack * p + double(std::numeric_limits<T>::min()));
@@ -162,7 +168,8 @@ void cross_entropy_case(const Rows& r, const Entropy& e) {
             weights.push(0);
             continue;  // and a gradient of exactly 0
         }
-        const double norm = e.log_prob ? 0 : log_sum(r, x, position), s = double(scale[position]);
+        const LogSum parts = e.log_prob ? LogSum{0, 0} : log_sum(r, x, position);
+        const double norm = parts.top + parts.rest, s = double(scale[position]);
         const double w = e.weighted ? double(class_weight[t]) : 1;
         // The target's share of the loss, then the smoothed-in share of every class.
         Sum loss;

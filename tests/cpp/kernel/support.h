@@ -55,6 +55,7 @@ class Random {
     template <class T>
     std::vector<T> array(i64 size) {
         std::vector<T> values(static_cast<std::size_t>(size));
+        values.reserve(1);  // as of NumPy, an empty array's pointer is not null
         for (T& v : values) v = T(value());
         return values;
     }
