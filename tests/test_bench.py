@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from fusednn.bench import ceilings, compare, conv, machine, measure, peers, pool, records, runner
 from fusednn.bench import table as tables
 from fusednn.bench.ceilings import Ceilings

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+
 from fusednn.testing import cases, reference
 from fusednn.testing.cases import ConvCase, GemmCase, PoolCase, conv
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from fusednn.bench import machine
 from fusednn.bench.peers import Peers, large_product
 

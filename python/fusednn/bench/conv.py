@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from fusednn.bench.peers import Peers
 from fusednn.bench.work import (
     OURS,

@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from fusednn.bench.work import Call, one
 from numpy.typing import NDArray
+
+from fusednn.bench.work import Call, one
 
 # Names of implementations; torch-cl is torch with 4-D arrays in its channels-last layout.
 PEERS = ("torch", "torch-cl", "ort", "jax")

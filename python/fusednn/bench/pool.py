@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from fusednn.bench.peers import Peers
 from fusednn.bench.work import (
     OURS,
@@ -17,7 +19,6 @@ from fusednn.bench.work import (
 )
 from fusednn.testing import reference
 from fusednn.testing.cases import Arrays, Direction, PoolCase
-from numpy.typing import NDArray
 
 
 def prepare(case: PoolCase, direction: Direction, dtype: np.dtype[Any], peers: Peers) -> Work:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import fusednn as fn
 import numpy as np
+
+import fusednn as fn
 from fusednn.bench import ceilings, conv, machine, peers, pool, records, table
 from fusednn.bench.measure import ROUNDS, Timing, alternate
 from fusednn.bench.work import OURS, Work, WrongAnswerError

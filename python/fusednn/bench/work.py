@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from fusednn.testing.cases import Arrays, Case, Direction
 from fusednn.testing.reference import relative_error
-from numpy.typing import NDArray
 
 Results = list[NDArray[Any]]
 OURS = "fusednn"
