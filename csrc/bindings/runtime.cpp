@@ -26,7 +26,8 @@ namespace {
 std::map<std::string, std::string> build_info() {
     return {
         {"compiler", __VERSION__},
-        {"isas", [] {
+        {"isas",
+         [] {
              std::string names;
              for (const auto& name : compiled_isas()) names += (names.empty() ? "" : ", ") + name;
              return names;

@@ -39,7 +39,8 @@ int read_v2(const std::string& folder) {
 }
 
 int read_v1(const std::string& folder) {
-    std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
+    std::ifstream quota_file(folder + "/cpu.cfs_quota_us"),
+        period_file(folder + "/cpu.cfs_period_us");
     double quota = 0, period = 0;
     if (!(quota_file >> quota) || !(period_file >> period)) return 0;
     return granted(quota, period);

@@ -51,8 +51,8 @@ std::size_t size_of_class(int size_class) {
 }
 
 void* map(std::size_t size, int flags) {
-    void* block = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags,
-                       -1, 0);
+    void* block =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     if (block == MAP_FAILED) throw std::bad_alloc();
     return block;
 }
@@ -235,11 +235,15 @@ void* memory_acquire(std::size_t bytes) {
     return block;
 }
 
-void memory_release(void* block) noexcept { std::free(block); }
+void memory_release(void* block) noexcept {
+    std::free(block);
+}
 
 #else
 
-void* memory_acquire(std::size_t bytes) { return allocator().acquire(bytes); }
+void* memory_acquire(std::size_t bytes) {
+    return allocator().acquire(bytes);
+}
 
 void memory_release(void* block) noexcept {
     if (block) allocator().release(block);
@@ -247,8 +251,12 @@ void memory_release(void* block) noexcept {
 
 #endif
 
-MemoryStats memory_stats() { return allocator().stats(); }
+MemoryStats memory_stats() {
+    return allocator().stats();
+}
 
-void memory_empty_cache() { allocator().empty_cache(); }
+void memory_empty_cache() {
+    allocator().empty_cache();
+}
 
 }  // namespace fusednn

@@ -23,8 +23,8 @@ namespace fusednn {
 namespace {
 
 // How long a thread looks for work, or for the end of a job, before it sleeps. Waking it again
-// costs 5 to 10 microseconds; a program that calls one small op a millisecond must stay under 5 % of
-// a CPU.
+// costs 5 to 10 microseconds; a program that calls one small op a millisecond must stay under 5 %
+// of a CPU.
 constexpr auto kSpin = std::chrono::microseconds(20);
 
 void pause_cpu() {

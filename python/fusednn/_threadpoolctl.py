@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _NAME = "threadpoolctl"
 
+
 def _register_controller(threadpoolctl: ModuleType) -> None:
     class FusednnController(threadpoolctl.LibController):  # type: ignore[name-defined,misc]
         user_api = "fusednn"
@@ -36,6 +37,7 @@ def _register_controller(threadpoolctl: ModuleType) -> None:
 
     threadpoolctl.register(FusednnController)
 
+
 # The two classes below follow the import protocol without the base classes of importlib.abc, whose
 # import takes longer than that of all of fusednn.
 
@@ -54,6 +56,7 @@ class _Loader:
         self._loader.exec_module(module)
         _register_controller(module)
 
+
 class _Finder:
     """Waits for the import of threadpoolctl, once."""
 
@@ -68,6 +71,7 @@ class _Finder:
             spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
 
+
 def register() -> None:
     """Registers now if threadpoolctl is imported, else as soon as it is.
 
@@ -77,4 +81,4 @@ def register() -> None:
     if module is not None:
         _register_controller(module)
     else:
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())

@@ -24,8 +24,7 @@ struct TapBase {
 // sums[r][kTileCols] (+)= over channels and taps, for R positions. Taps run fastest: what they read
 // of a channel overlaps, and the weights are read in the order of memory.
 template <class T, int R, int kStep>
-void tap_tile(const TapBase<T>& base, const TapOffsets* taps, i64 count, bool accumulate,
-              T* sums) {
+void tap_tile(const TapBase<T>& base, const TapOffsets* taps, i64 count, bool accumulate, T* sums) {
     constexpr int lanes = kLanes<T>;
     Vec<T> sum[R][kTileVecs];
 #pragma GCC unroll 16
@@ -173,7 +172,8 @@ FUSEDNN_INLINE void store_tile(const ConvProblem<T>& p, const T* sums, i64 count
 #pragma GCC unroll 16
                 for (int i = 0; i < lanes; ++i) {
                     if (i < rows) {
-                        store_partial(dst + (v * lanes + i) * p.dst_plane + r0, block[i], positions);
+                        store_partial(dst + (v * lanes + i) * p.dst_plane + r0, block[i],
+                                      positions);
                     }
                 }
             } else {
@@ -197,9 +197,9 @@ FUSEDNN_INLINE i64 add_taps(const ConvProblem<T>& p, i64 q0, i64 q1, i64 l, i64 
         for (i64 j = 0; j < p.taps[1]; ++j) {
             const i64 y = q1 * p.step[1] + p.offset[1][j];
             if (y < 0 || y >= p.src_size[1]) continue;
-            list[length++] = {(z * p.src_size[1] + y) * p.src_size[2] + p.offset[2][l] +
-                                  x0 * p.step[2],
-                              ((i * p.taps[1] + j) * p.taps[2] + l) * kTileCols<T>};
+            list[length++] = {
+                (z * p.src_size[1] + y) * p.src_size[2] + p.offset[2][l] + x0 * p.step[2],
+                ((i * p.taps[1] + j) * p.taps[2] + l) * kTileCols<T>};
         }
     }
     return length;
@@ -236,8 +236,7 @@ FUSEDNN_INLINE void run_grid_row(const ConvProblem<T>& p, i64 image, i64 q0, i64
             const i64 begin = max_of(span.begin, x0), end = min_of(span.end, x0 + count);
             if (begin >= end || end - begin == count) continue;
             taps = add_taps(p, q0, q1, l, begin, tap_list, 0);
-            tiles[end - begin - 1](base, tap_list, taps, true,
-                                   sums + (begin - x0) * kTileCols<T>);
+            tiles[end - begin - 1](base, tap_list, taps, true, sums + (begin - x0) * kTileCols<T>);
         }
         store_tile(p, sums, count, row0, dst + x0 * p.dst_step[2], bias);
     }
@@ -273,9 +272,8 @@ void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const 
         const i64 begin = grid_rows * part / row_tasks, end = grid_rows * (part + 1) / row_tasks;
         for (i64 row = begin; row < end; ++row) {
             run_grid_row(p, row / (p.grid[0] * p.grid[1]), row / p.grid[1] % p.grid[0],
-                         row % p.grid[1], panel * kTileCols<T>,
-                         packed.get() + panel * panel_size, bias,
-                         tap_lists.slot(slot));
+                         row % p.grid[1], panel * kTileCols<T>, packed.get() + panel * panel_size,
+                         bias, tap_lists.slot(slot));
         }
     });
 }
