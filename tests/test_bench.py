@@ -217,6 +217,14 @@ def test_an_interrupt_keeps_what_is_done(monkeypatch, quick, tmp_path):
     assert len(records.load(path).records) == 1
 
 
+@pytest.mark.parametrize(("load", "warned"), [(0.2, False), (3.5, True)])
+def test_a_busy_machine_is_mentioned(load, warned, quick, monkeypatch):
+    monkeypatch.setattr(machine, "load", lambda: load)
+    said = []
+    runner.run(runner.Options(["pool"], "64x16x8x8", "fwd", 1, [], budget=0.01), said.append)
+    assert any("busy (load 3.5)" in line for line in said) == warned
+
+
 def test_a_run_leaves_threads_and_affinity_as_they_were(quick):
     import fusednn as fn
 

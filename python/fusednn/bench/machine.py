@@ -47,6 +47,11 @@ def describe() -> dict[str, str | int]:
     }
 
 
+def load() -> float:
+    """How many processes were running, on average over the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
 def available_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))

@@ -17,6 +17,8 @@ from fusednn.bench.work import OURS, Work, WrongAnswerError
 from fusednn.testing.cases import BENCH, Case, Direction
 
 PREPARE: dict[str, Callable[..., Work]] = {"conv": conv.prepare, "pool": pool.prepare}
+# More than this many running processes before we start are somebody else's.
+BUSY = 0.7
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
     "fwd": ("fwd",),
     "fwdbwd": ("fwdbwd",),
@@ -157,6 +159,7 @@ def _header(options: Options, others: peers.Peers, ceiling: ceilings.Ceilings) -
         "versions": {"fusednn": fn.__version__, "numpy": np.__version__, **others.versions},
         "isa": fn.cpu_isa(),
         "threads": options.threads,
+        "load": machine.load(),
         "dtype": options.dtype,
         "budget_s": options.budget,
         "ceilings": asdict(ceiling),
@@ -174,5 +177,8 @@ def _introduction(
         f"copy GB/s: {bandwidths}"
     )
     yield ", ".join(f"{name} {version}" for name, version in header["versions"].items())
+    if header["load"] > BUSY:
+        busy = f"the machine is busy (load {header['load']})"
+        yield f"NOTE: {busy}: trust ratios, not times or ceilings"
     for name, reason in others.missing.items():
         yield f"{name} takes no part: {reason}"
