@@ -76,15 +76,15 @@ def max_pool(
     Taps count through the window in row-major order, padded ones included.
     """
     size = x.shape[x.ndim - spatial :]
-    window = [_ints(v, spatial) for v in (kernel, kernel if stride is None else stride)]
-    window += [_ints(v, spatial) for v in (padding, dilation)]
-    counts = window_counts(size, *window, ceil_mode)
+    steps = kernel if stride is None else stride
+    k, s, p, d = (_ints(v, spatial) for v in (kernel, steps, padding, dilation))
+    counts = window_counts(size, k, s, p, d, ceil_mode)
     lead = x.shape[: x.ndim - spatial]
     best = np.full(lead + counts, -np.inf)
     taps = np.full(lead + counts, -1, np.int64)
     flat = np.full(lead + counts, -1, np.int64)
     values = x.astype(np.float64)
-    for out, tap, at in _windows(size, counts, *window):
+    for out, tap, at in _windows(size, counts, k, s, p, d):
         here: tuple[Any, ...] = (..., *out)
         there: tuple[Any, ...] = (..., *at)
         v = values[there]
