@@ -131,7 +131,7 @@ def fold(
     padding: Ints = 0,
     stride: Ints = 1,
 ) -> NDArray[np.float64]:
-    """The transpose of unfold: columns (N, C * KH * KW, windows) -> (N, C, H, W), overlaps added."""
+    """The transpose of unfold: (N, C * KH * KW, windows) -> (N, C, H, W), overlaps added."""
     size = _ints(output_size, 2)
     k, d, p, s = (_ints(v, 2) for v in (kernel, dilation, padding, stride))
     counts = window_counts(size, k, s, p, d)
