@@ -71,18 +71,23 @@ void late_workers_stay_out() {
     CHECK(total == 0);
 }
 
-// Workers that are still inside when the caller has run out of tasks: it sleeps and is woken.
+// Tasks that overlap for sure: slots are apart, and a caller that has run out of tasks sleeps until
+// the workers inside are done.
 void caller_waits_for_begun_tasks() {
-    std::atomic<int> begun_by_workers{0};
+    std::atomic<int> begun_by_workers{0}, errors{0};
     for (int round = 0; round < 30; ++round) {
         std::atomic<int> done{0};
-        parallel(4, 4, [&](i64, int slot) {
+        std::atomic<int> busy[4] = {};
+        parallel(6, 4, [&](i64, int slot) {
+            if (busy[slot].exchange(1)) ++errors;
             usleep(slot == 0 ? 300 : 2000);
             if (slot != 0) ++begun_by_workers;
+            busy[slot] = 0;
             ++done;
         });
-        CHECK(done == 4);
+        CHECK(done == 6);
     }
+    CHECK(errors == 0);
     CHECK(begun_by_workers > 0);
 }
 
