@@ -3,6 +3,7 @@
 #include "bindings/array.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
+#include "ops/conv_plan.h"
 
 namespace fusednn::bindings {
 
@@ -21,7 +22,7 @@ ops::WindowArgs window_args(const char* op, py::handle stride, py::handle paddin
 
 py::object conv_forward(int spatial, py::handle input_object, py::handle weight_object,
                         py::handle bias_object, py::handle stride, py::handle padding,
-                        py::handle dilation, py::handle groups) {
+                        py::handle dilation, py::handle groups, const std::string& algorithm) {
     const char* op = kNames[spatial];
     const Array input = Array::floating(input_object, op, "input");
     const Array weight = Array::floating_like(weight_object, input, op, "weight");
@@ -31,10 +32,11 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
         bias = Array::floating_like(bias_object, input, op, "bias");
         bias_shape = ops::shape_of(bias->view());
     }
-    const ops::ConvShapes shapes =
+    ops::ConvShapes shapes =
         ops::conv_shapes(op, spatial, ops::shape_of(input.view()), ops::shape_of(weight.view()),
                          bias ? &bias_shape : nullptr, window_args(op, stride, padding, dilation),
                          to_int(groups, op, "groups"));
+    ops::choose_algorithm(op, algorithm, ops::ConvPass::forward, shapes.params);
     void* output;
     py::object result =
         new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
@@ -48,15 +50,17 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
 
 py::object conv_backward_input(int spatial, py::handle grad_object, py::handle weight_object,
                                py::handle input_shape, py::handle stride, py::handle padding,
-                               py::handle dilation, py::handle groups) {
+                               py::handle dilation, py::handle groups,
+                               const std::string& algorithm) {
     const char* op = kNames[spatial];
     const Array grad = Array::floating(grad_object, op, "grad");
     const Array weight = Array::floating_like(weight_object, grad, op, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
-    const ops::ConvShapes shapes =
+    ops::ConvShapes shapes =
         ops::conv_shapes(op, spatial, input, ops::shape_of(weight.view()), nullptr,
                          window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
+    ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_input, shapes.params);
     void* output;
     py::object result = new_array(grad.dtype(), int(input.size()), input.data(), &output);
     {
@@ -69,15 +73,17 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
 
 py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle input_object,
                                 py::handle weight_shape, py::handle stride, py::handle padding,
-                                py::handle dilation, py::handle groups) {
+                                py::handle dilation, py::handle groups,
+                                const std::string& algorithm) {
     const char* op = kNames[spatial];
     const Array grad = Array::floating(grad_object, op, "grad");
     const Array input = Array::floating_like(input_object, grad, op, "input");
     const ops::Shape weight = to_shape(weight_shape, op, "weight_shape");
-    const ops::ConvShapes shapes =
+    ops::ConvShapes shapes =
         ops::conv_shapes(op, spatial, ops::shape_of(input.view()), weight, nullptr,
                          window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
+    ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_weight, shapes.params);
     void* output;
     py::object result = new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
     {
@@ -107,6 +113,18 @@ py::object conv_backward_bias(int spatial, py::handle grad_object) {
     return result;
 }
 
+py::tuple conv_plan(int spatial, py::handle input_shape, py::handle weight_shape, py::handle stride,
+                    py::handle padding, py::handle dilation, py::handle groups) {
+    const char* op = "conv_plan";
+    ops::ConvShapes shapes =
+        ops::conv_shapes(op, spatial, to_shape(input_shape, op, "input_shape"),
+                         to_shape(weight_shape, op, "weight_shape"), nullptr,
+                         window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
+    ops::choose_algorithm(op, "auto", ops::ConvPass::forward, shapes.params);
+    return py::make_tuple(ops::algorithm_name(shapes.params.algorithm),
+                          ops::explain_algorithm(ops::ConvPass::forward, shapes.params));
+}
+
 }  // namespace
 
 void init_conv(py::module_& m) {
@@ -114,6 +132,7 @@ void init_conv(py::module_& m) {
     m.def("conv_backward_input", &conv_backward_input);
     m.def("conv_backward_weight", &conv_backward_weight);
     m.def("conv_backward_bias", &conv_backward_bias);
+    m.def("conv_plan", &conv_plan);
 }
 
 }  // namespace fusednn::bindings

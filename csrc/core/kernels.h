@@ -33,6 +33,13 @@ struct GemmParams {
 
 // ---- conv ----------------------------------------
 
+// How a convolution or its input gradient is computed; ops/conv_plan.cpp chooses.
+enum class ConvAlgorithm : int {
+    implicit_gemm,  // the im2col product, its right-hand matrix made block by block
+    winograd,       // minimal filtering: 3 x 3 and 5 x 5, stride and dilation 1
+    direct,         // no product: one input channel a group
+};
+
 // Spatial axes are always three: depth, height, width; axes a call does not have are of size 1 with
 // kernel 1, stride 1, dilation 1, padding 0.
 struct ConvParams {
@@ -41,6 +48,7 @@ struct ConvParams {
     i64 in_size[3], out_size[3];
     i64 kernel[3], stride[3], dilation[3];
     i64 pad[3];  // zeros in front of each axis; those behind follow from out_size
+    ConvAlgorithm algorithm;
 };
 
 // ---- pool ----------------------------------------

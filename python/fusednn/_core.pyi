@@ -24,6 +24,7 @@ def conv_forward(
     padding: Ints,
     dilation: Ints,
     groups: int,
+    algorithm: str,
     /,
 ) -> Array: ...
 def conv_backward_input(
@@ -35,6 +36,7 @@ def conv_backward_input(
     padding: Ints,
     dilation: Ints,
     groups: int,
+    algorithm: str,
     /,
 ) -> Array: ...
 def conv_backward_weight(
@@ -46,9 +48,22 @@ def conv_backward_weight(
     padding: Ints,
     dilation: Ints,
     groups: int,
+    algorithm: str,
     /,
 ) -> Array: ...
 def conv_backward_bias(spatial: int, grad: Array, /) -> Array: ...
+def conv_plan(
+    spatial: int,
+    input_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    /,
+) -> tuple[str, str]:
+    """The algorithm that "auto" chooses for the forward pass, and why."""
+
 def unfold(
     input: Array, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints, /
 ) -> Array: ...

@@ -149,7 +149,7 @@ WeightGrad<T> describe(const ConvParams& c, const T* x, const T* dy, i64* offset
 
 template <class T>
 void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
-    if (is_depthwise(c)) return depthwise_backward_weight(c, x, dy, dw);
+    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_weight(c, x, dy, dw);
     Workspace<i64> offsets(c.kernel[0] + c.kernel[1] + c.kernel[2]);
     const WeightGrad<T> all = describe(c, x, dy, offsets.get());
     const i64 size = c.groups * all.rows * all.depth;

@@ -163,10 +163,26 @@ FUSEDNN_INLINE void for_each_tile_run(const WinogradProblem<T>& p, i64 tile_size
     }
 }
 
-// Lane i becomes lane i + K of v; the last K lanes are arbitrary.
+// Columns 0, 1, ... of M * kLanes neighbouring ones, sorted by their place in a tile of M.
+template <class T, int M>
+FUSEDNN_INLINE void sort_columns(const Vec<T>* v, Vec<T> (&d)[M]) {
+    if constexpr (M == 2) {
+        d[0] = even_lanes<T>(v[0], v[1]);
+        d[1] = odd_lanes<T>(v[0], v[1]);
+    } else {
+        const Vec<T> even01 = even_lanes<T>(v[0], v[1]), even23 = even_lanes<T>(v[2], v[3]);
+        const Vec<T> odd01 = odd_lanes<T>(v[0], v[1]), odd23 = odd_lanes<T>(v[2], v[3]);
+        d[0] = even_lanes<T>(even01, even23);
+        d[1] = even_lanes<T>(odd01, odd23);
+        d[2] = odd_lanes<T>(even01, even23);
+        d[3] = odd_lanes<T>(odd01, odd23);
+    }
+}
+
+// Lanes K, K + 1, ... of the lanes a|b.
 template <int K, class T, int... I>
-FUSEDNN_INLINE Vec<T> slide(Vec<T> v, detail::Seq<I...>) {
-    return __builtin_shufflevector(v, v, (I + K)...);
+FUSEDNN_INLINE Vec<T> slide(Vec<T> a, Vec<T> b, detail::Seq<I...>) {
+    return __builtin_shufflevector(a, b, (I + K)...);
 }
 
 // Patches of a run, vertical transform, columns sorted by their place in the patch:
@@ -175,15 +191,20 @@ template <class T, int M>
 FUSEDNN_INLINE void stage_run(const WinogradProblem<T>& p, const TileRun& run, const T* plane,
                               T* stage, i64 stage_pitch) {
     constexpr int lanes = kLanes<T>;
-    constexpr int reach = (kPatch - 1) / M;  // tiles that a patch runs into to the right
-    constexpr i64 chunk = lanes - reach;
+    // A patch runs into `reach` tiles to its right. Where a vector holds more, its last tiles wait
+    // for the next step; otherwise (two lanes) the columns of the next vector are loaded as well.
+    constexpr int reach = (kPatch - 1) / M;
+    constexpr bool wide = lanes > reach;
+    constexpr i64 chunk = wide ? lanes - reach : lanes;
+    constexpr int loaded = wide ? M : 2 * M;
+    using Lanes = typename detail::MakeSeq<lanes>::type;
     const i64 height = p.src_size[0], width = p.src_size[1];
     const i64 y0 = run.row * M - p.pad[0];
     for (i64 done = 0; done < run.count; done += chunk) {
         const i64 x0 = (run.col + done) * M - p.pad[1];
-        Vec<T> rows[kPatch][M];
+        Vec<T> rows[kPatch][loaded];
 #pragma GCC unroll 4
-        for (int q = 0; q < M; ++q) {
+        for (int q = 0; q < loaded; ++q) {
             const i64 x = x0 + q * lanes;
             const i64 begin = min_of(max_of(-x, i64(0)), i64(lanes));
             const LaneSet valid =
@@ -200,25 +221,19 @@ FUSEDNN_INLINE void stage_run(const WinogradProblem<T>& p, const TileRun& run, c
         }
 #pragma GCC unroll 6
         for (int i = 0; i < kPatch; ++i) {
-            const Vec<T>(&v)[M] = rows[i];
-            Vec<T> d[kPatch];
-            using Lanes = typename detail::MakeSeq<lanes>::type;
-            if constexpr (M == 2) {
-                d[0] = even_lanes<T>(v[0], v[1]);
-                d[1] = odd_lanes<T>(v[0], v[1]);
-            } else {
-                const Vec<T> even01 = even_lanes<T>(v[0], v[1]), even23 = even_lanes<T>(v[2], v[3]);
-                const Vec<T> odd01 = odd_lanes<T>(v[0], v[1]), odd23 = odd_lanes<T>(v[2], v[3]);
-                d[0] = even_lanes<T>(even01, even23);
-                d[1] = even_lanes<T>(odd01, odd23);
-                d[2] = odd_lanes<T>(even01, even23);
-                d[3] = odd_lanes<T>(odd01, odd23);
-            }
+            Vec<T> d[M], next[M];
+            sort_columns<T, M>(rows[i], d);
+            sort_columns<T, M>(rows[i] + (wide ? 0 : M), next);
+            T* out = stage + i * kPatch * stage_pitch + done;
 #pragma GCC unroll 4
-            for (int j = M; j < kPatch; ++j) d[j] = slide<1, T>(d[j - M], Lanes{});
-#pragma GCC unroll 6
-            for (int j = 0; j < kPatch; ++j) {
-                store(stage + (i * kPatch + j) * stage_pitch + done, d[j]);
+            for (int j = 0; j < M; ++j) {
+                store(out + j * stage_pitch, d[j]);
+                if (j + M < kPatch) {
+                    store(out + (j + M) * stage_pitch, slide<1, T>(d[j], next[j], Lanes{}));
+                }
+                if (j + 2 * M < kPatch) {
+                    store(out + (j + 2 * M) * stage_pitch, slide<2, T>(d[j], next[j], Lanes{}));
+                }
             }
         }
     }

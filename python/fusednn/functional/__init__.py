@@ -23,7 +23,7 @@ from .activation import (
     softsign,
     tanh,
 )
-from .conv import conv1d, conv2d, conv3d, fold, unfold
+from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .dense import linear
 from .dropout import dropout
 from .loss import (
@@ -44,6 +44,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_plan",
     "cross_entropy",
     "dropout",
     "elu",

@@ -32,6 +32,7 @@ def _conv(
     padding: Any,
     dilation: Any,
     groups: int,
+    algorithm: str,
 ) -> Any:
     if type(padding) is str:
         input, padding = _named_padding(op, spatial, input, weight, stride, padding, dilation)
@@ -40,11 +41,13 @@ def _conv(
         or isinstance(weight, TensorBase)
         or isinstance(bias, TensorBase)
     ):
-        return _core.conv_forward(spatial, input, weight, bias, stride, padding, dilation, groups)
+        return _core.conv_forward(
+            spatial, input, weight, bias, stride, padding, dilation, groups, algorithm
+        )
     x, w = raw(input), raw(weight)
-    out = _core.conv_forward(spatial, x, w, raw(bias), stride, padding, dilation, groups)
+    out = _core.conv_forward(spatial, x, w, raw(bias), stride, padding, dilation, groups, algorithm)
     keep = (input if needs(weight) else None, weight if needs(input) else None)
-    window = (_frozen(stride), _frozen(padding), _frozen(dilation), groups)
+    window = (_frozen(stride), _frozen(padding), _frozen(dilation), groups, algorithm)
     context = (spatial, x.shape, w.shape, window)
     return record(out, _conv_backward, (input, weight, bias), keep, context)
 
@@ -103,18 +106,21 @@ def conv1d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
+    *,
+    algorithm: str = "auto",
 ) -> Any:
     """Convolution along one axis.
 
     input (N, C, L) or (C, L), weight (O, C / groups, K), bias (O,) or None -> (N, O, L_out); all
     float32 or all float64. padding: ints, "valid", or "same" (output length ceil(L / stride)).
+    algorithm: "auto", or one of those that `conv_plan` names.
     ValueError for shapes and windows that do not fit, TypeError for other dtypes.
 
     >>> import numpy as np, fusednn.functional as F
     >>> F.conv1d(np.array([[[0.0, 1.0, 0.0, 0.0]]]), np.array([[[1.0, 2.0]]]))
     array([[[2., 1., 0.]]])
     """
-    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups, algorithm)
 
 
 def conv2d(
@@ -125,6 +131,8 @@ def conv2d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
+    *,
+    algorithm: str = "auto",
 ) -> Any:
     """Convolution along two axes.
 
@@ -135,7 +143,7 @@ def conv2d(
     >>> F.conv2d(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)))
     array([[[[4.]]]])
     """
-    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups, algorithm)
 
 
 def conv3d(
@@ -146,6 +154,8 @@ def conv3d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
+    *,
+    algorithm: str = "auto",
 ) -> Any:
     """Convolution along three axes.
 
@@ -156,7 +166,40 @@ def conv3d(
     >>> F.conv3d(np.ones((1, 1, 1, 2, 2)), np.ones((1, 1, 1, 2, 2)))
     array([[[[[4.]]]]])
     """
-    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups, algorithm)
+
+
+def conv_plan(
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    stride: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> tuple[str, str]:
+    """The algorithm that `algorithm="auto"` takes for the forward pass, and why.
+
+    - "implicit_gemm": a matrix product with the patches, which are never formed as a whole;
+    - "winograd": minimal filtering (Lavin & Gray 2016, arXiv:1509.09308) for 3 x 3 and 5 x 5
+      kernels of stride 1. 4 and 2.8 times fewer multiplications, rounding errors up to 16 times
+      those of a plain sum. Where a result is not finite, the product is computed instead;
+    - "direct": one input channel per group.
+
+    The number of axes follows from the shapes. ValueError for shapes that do not fit.
+
+    >>> import fusednn.functional as F
+    >>> F.conv_plan((16, 64, 56, 56), (64, 64, 3, 3), padding=1)[0]
+    'winograd'
+    """
+    spatial = len(weight_shape) - 2
+    if spatial not in (1, 2, 3):
+        raise ValueError(
+            f"conv_plan: weight_shape {tuple(weight_shape)} has {len(weight_shape)} axes, "
+            "expected 3, 4 or 5"
+        )
+    return _core.conv_plan(
+        spatial, tuple(input_shape), tuple(weight_shape), stride, padding, dilation, groups
+    )
 
 
 # ---- patches as columns --------------------------------------------------------------------------
@@ -212,4 +255,4 @@ def _fold_backward(node: Node, grad: Any) -> Gradients:
     return (_core.unfold(grad, *node.saved),)
 
 
-__all__ = ["conv1d", "conv2d", "conv3d", "fold", "unfold"]
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_plan", "fold", "unfold"]

@@ -329,6 +329,13 @@ CONV_TEST = [
     conv((2, 33, 15, 15), 65, 3),
     # Winograd's tiles of 4 (and 2) outputs: full, one over, one short.
     *(conv((1, 16, size, size), 16, 3) for size in (4, 5, 7, 8, 9)),
+    # Its long sums: panels of tiles over several rows and images, every padding, groups.
+    conv((3, 17, 13, 22), 19, 3),
+    conv((1, 16, 9, 70), 18, 3, padding=0),
+    conv((1, 20, 11, 6), 16, 3, padding=2),
+    conv((2, 16, 11, 9), 20, 5),
+    conv((1, 18, 8, 35), 17, 5, padding=0),
+    conv((2, 32, 10, 10), 34, 3, groups=2),
     # Groups: dense ones, depthwise, depthwise with several outputs a channel.
     conv((2, 6, 9, 9), 4, 3, groups=2),
     conv((1, 12, 7, 7), 18, 3, stride=2, groups=3),

@@ -1,0 +1,132 @@
+#include "ops/conv_plan.h"
+
+#include "core/errors.h"
+
+namespace fusednn::ops {
+
+namespace {
+
+// Every group has one input channel. With one group in all the outputs share that channel, and the
+// product, which reads it once for all of them, is the better form.
+bool is_depthwise(const ConvParams& p) {
+    return p.groups > 1 && p.groups == p.in_channels;
+}
+
+bool winograd_applies(const ConvParams& p) {
+    if (p.kernel[0] != 1 || p.in_size[0] != 1 || p.pad[0] != 0) return false;
+    if (p.kernel[1] != p.kernel[2] || (p.kernel[1] != 3 && p.kernel[1] != 5)) return false;
+    for (int axis = 1; axis < 3; ++axis) {
+        if (p.stride[axis] != 1 || p.dilation[axis] != 1) return false;
+        // The input gradient pads by the rest of the kernel.
+        if (p.pad[axis] > p.kernel[axis] - 1) return false;
+    }
+    return true;
+}
+
+// The transforms' rounding errors do not shrink with the sums: under 16 channels they would exceed
+// 16 times those of a plain sum.
+constexpr i64 kWinogradChannels = 16;
+
+bool sums_are_long(const ConvParams& p) {
+    return p.in_channels / p.groups >= kWinogradChannels &&
+           p.out_channels / p.groups >= kWinogradChannels;
+}
+
+// What the algorithms cost, in multiply-adds of the implicit product.
+struct Costs {
+    double product, winograd;
+};
+
+// The constants are measured (bench/lab/README.md): a patch or output element costs as much to
+// transform as 9 multiply-adds, a kernel of the weights as much as 280.
+constexpr double kTransform = 9, kWeightTransform = 280;
+constexpr int kPatchPoints = 36;
+
+Costs estimate(ConvPass pass, const ConvParams& p) {
+    const bool backward = pass == ConvPass::backward_input;
+    const i64* size = backward ? p.in_size : p.out_size;
+    const double in = double(p.in_channels / p.groups), out = double(p.out_channels / p.groups);
+    const double images = double(p.batch) * double(p.groups);
+    Costs costs;
+    costs.product = images * double(p.out_size[1] * p.out_size[2]) *
+                    double(p.kernel[1] * p.kernel[2]) * in * out;
+    const i64 tile = 7 - p.kernel[1];
+    const double tiles =
+        double(p.batch) * double((size[1] + tile - 1) / tile) * double((size[2] + tile - 1) / tile);
+    // Tiles fill whole vectors (16 of float32; the same rule for all, so that bits do not depend on
+    // the ISA's choice).
+    const double filled = double((i64(tiles) + 15) / 16 * 16);
+    costs.winograd =
+        double(p.groups) * (filled * kPatchPoints * (in * out + kTransform * (in + out)) +
+                            kWeightTransform * in * out);
+    return costs;
+}
+
+ConvAlgorithm automatic(ConvPass pass, const ConvParams& p) {
+    if (is_depthwise(p)) return ConvAlgorithm::direct;
+    if (pass == ConvPass::backward_weight || !winograd_applies(p) || !sums_are_long(p)) {
+        return ConvAlgorithm::implicit_gemm;
+    }
+    const Costs costs = estimate(pass, p);
+    return costs.winograd < costs.product ? ConvAlgorithm::winograd : ConvAlgorithm::implicit_gemm;
+}
+
+}  // namespace
+
+void choose_algorithm(const char* op, const std::string& wanted, ConvPass pass, ConvParams& p) {
+    if (wanted == "auto") {
+        p.algorithm = automatic(pass, p);
+    } else if (wanted == "implicit_gemm") {
+        p.algorithm = ConvAlgorithm::implicit_gemm;
+    } else if (wanted == "winograd") {
+        if (!winograd_applies(p)) {
+            throw Error(std::string(op) +
+                        ": algorithm 'winograd' needs a 3 x 3 or 5 x 5 kernel with stride 1, "
+                        "dilation 1 and padding less than the kernel");
+        }
+        p.algorithm = pass == ConvPass::backward_weight ? ConvAlgorithm::implicit_gemm
+                                                        : ConvAlgorithm::winograd;
+    } else if (wanted == "direct") {
+        if (!is_depthwise(p)) {
+            throw Error(std::string(op) +
+                        ": algorithm 'direct' needs one input channel per group and more than one "
+                        "group, got " +
+                        std::to_string(p.in_channels) + " channels in " + std::to_string(p.groups) +
+                        " groups");
+        }
+        p.algorithm = ConvAlgorithm::direct;
+    } else {
+        throw Error(std::string(op) +
+                    ": algorithm must be 'auto', 'implicit_gemm', 'winograd' or "
+                    "'direct', got '" +
+                    wanted + "'");
+    }
+}
+
+const char* algorithm_name(ConvAlgorithm algorithm) {
+    static const char* const names[] = {"implicit_gemm", "winograd", "direct"};
+    return names[int(algorithm)];
+}
+
+std::string explain_algorithm(ConvPass pass, const ConvParams& p) {
+    if (is_depthwise(p)) {
+        return "one input channel per group: there is no product to gain from";
+    }
+    if (pass == ConvPass::backward_weight) return "the weight gradient is one product";
+    if (!winograd_applies(p)) {
+        return "Winograd needs a 3 x 3 or 5 x 5 kernel with stride 1 and dilation 1";
+    }
+    if (!sums_are_long(p)) {
+        return "under 16 channels Winograd's rounding errors would exceed its stated bound";
+    }
+    const Costs costs = estimate(pass, p);
+    const auto millions = [](double cost) {
+        const std::string text = std::to_string(cost / 1e6);
+        return text.substr(0, text.find('.') + 3);
+    };
+    return "estimated " + millions(costs.winograd) +
+           " million multiply-adds by Winograd (transforms included) against " +
+           millions(costs.product) + " million by the product";
+}
+
+}  // namespace fusednn::ops

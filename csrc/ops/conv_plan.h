@@ -1,0 +1,20 @@
+// Which algorithm computes a convolution: the cost model, to be read and to be asked.
+#pragma once
+#include <string>
+
+#include "core/kernels.h"
+
+namespace fusednn::ops {
+
+enum class ConvPass { forward, backward_input, backward_weight };
+
+// Fills params.algorithm. `wanted` is "auto", "implicit_gemm", "winograd" or "direct"; Error if it
+// is none of them or does not apply to this convolution. The weight gradient has no Winograd form:
+// with "winograd" it takes the implicit product.
+void choose_algorithm(const char* op, const std::string& wanted, ConvPass pass, ConvParams& params);
+
+const char* algorithm_name(ConvAlgorithm algorithm);
+// One sentence: why choose_algorithm(..., "auto", pass, params) chose what it did.
+std::string explain_algorithm(ConvPass pass, const ConvParams& params);
+
+}  // namespace fusednn::ops
