@@ -21,8 +21,7 @@ FUSEDNN_INLINE Outputs real_outputs(const Axis& a, i64 t) {
     return {min_of(first, last), last};
 }
 
-// ---- unfold
-// --------------------------------------------------------------------------------------
+// ---- unfold ----------------------------------------
 
 // to[i] = from[i * stride], i in [0, n). Whole vectors are read up to x_end and written up to end.
 template <class T>
@@ -74,13 +73,15 @@ void unfold_tap(const Axis& depth, const Axis& height, const Axis& width, i64 td
     }
 }
 
-// ---- fold
-// ----------------------------------------------------------------------------------------
+// ---- fold ----------------------------------------
+//
+// A row of x is summed up tap by tap. With strides 1 and 2 that happens in its phases (phase r
+// holds the columns r, r + S ...), where what comes from neighbouring outputs goes to neighbours;
+// with longer ones in the row itself.
 
-// Per tap of the width: which outputs count, and where in the phases of a row they go.
+// Per tap of the width: which outputs count, and where the first of them goes.
 struct Landing {
-    i64 first, count;  // outputs
-    i64 at;            // in the phases
+    i64 first, count, at;
 };
 
 // sum[0, n) += from[0, n); sum may be written one vector further.
@@ -96,33 +97,27 @@ FUSEDNN_INLINE void add(const T* from, i64 n, const T* end, T* sum) {
     }
 }
 
-// row[j * stride + r] = phases[r][j], the phases `pitch` apart.
+// row[j * stride + r] = phases[r][j] for strides 1 and 2, the phases `pitch` apart.
 template <class T>
 FUSEDNN_INLINE void join_phases(const T* phases, i64 pitch, i64 stride, i64 n, T* row,
                                 const T* row_end) {
     constexpr int L = kLanes<T>;
     if (stride == 1) {
         for (i64 i = 0; i < n; i += L) store_before(row + i, load(phases + i), n - i, row_end);
-    } else if (stride == 2) {
-        for (i64 i = 0; i < n; i += 2 * L) {
-            const Vec<T> a = load(phases + i / 2), b = load(phases + pitch + i / 2);
-            store_before(row + i, interleave_low<T>(a, b), n - i, row_end);
-            if (n - i > L) {
-                store_before(row + i + L, interleave_high<T>(a, b), n - i - L, row_end);
-            }
-        }
-    } else {
-        for (i64 r = 0; r < min_of(stride, n); ++r) {
-            const T* from = phases + r * pitch;
-            for (i64 c = r; c < n; c += stride) row[c] = *from++;
-        }
+        return;
+    }
+    for (i64 i = 0; i < n; i += 2 * L) {
+        const Vec<T> a = load(phases + i / 2), b = load(phases + pitch + i / 2);
+        store_before(row + i, interleave_low<T>(a, b), n - i, row_end);
+        if (n - i > L) store_before(row + i + L, interleave_high<T>(a, b), n - i - L, row_end);
     }
 }
 
-// The phases of row (d, h) of one plane; columns (KD, KH, KW, OD, OH, OW).
+// Adds row (d, h) of one plane to `sum`: its phases, or for long strides the row itself.
+// columns (KD, KH, KW, OD, OH, OW).
 template <class T>
 void fold_row(const ConvParams& p, const Landing* landings, const T* columns, const T* end, i64 d,
-              i64 h, T* phases) {
+              i64 h, T* sum) {
     const Axis depth = axis_of(p, 0), height = axis_of(p, 1), width = axis_of(p, 2);
     const Taps td = useful_taps(depth), th = useful_taps(height), tw = useful_taps(width);
     for (i64 i = td.first; i < td.last; ++i) {
@@ -135,7 +130,13 @@ void fold_row(const ConvParams& p, const Landing* landings, const T* columns, co
                 const Landing& to = landings[k - tw.first];
                 const i64 tap = (i * height.kernel + j) * width.kernel + k;
                 const i64 row = (tap * depth.out + out_d) * height.out + out_h;
-                add(columns + row * width.out + to.first, to.count, end, phases + to.at);
+                const T* from = columns + row * width.out + to.first;
+                if (width.stride <= 2) {
+                    add(from, to.count, end, sum + to.at);
+                } else {
+                    T* at = sum + to.at;
+                    for (i64 o = 0; o < to.count; ++o, at += width.stride) *at += from[o];
+                }
             }
         }
     }
@@ -170,18 +171,17 @@ void fold(const ConvParams& p, const T* columns, T* x) {
     const i64 column_plane = taps * volume(p.out_size);
     const i64 rows = planes * p.in_size[0] * p.in_size[1];
     if (rows == 0 || width.in == 0) return;
-    // Only phases that exist (and both of stride 2): a stride may be longer than the row.
-    const i64 phases = min_of(width.stride, max_of(width.in, i64(2)));
-    const i64 pitch = round_up(ceil_div(width.in, width.stride) + kLanes<T>, kLanes<T>);
+    const i64 stride = width.stride, phases = stride <= 2 ? stride : 0;
+    const i64 pitch = round_up(ceil_div(width.in, stride) + kLanes<T>, kLanes<T>);
 
     const Taps useful = useful_taps(width);
     Workspace<Landing> landings(max_of(useful.last - useful.first, i64(0)));
     for (i64 t = useful.first; t < useful.last; ++t) {
         const Outputs out = real_outputs(width, t);
-        const i64 column = out.first * width.stride - width.pad + t * width.dilation;
-        landings.get()[t - useful.first] = {
-            out.first, out.last - out.first,
-            out.first < out.last ? column % width.stride * pitch + column / width.stride : 0};
+        const i64 column = out.first * stride - width.pad + t * width.dilation;
+        const i64 at = phases > 0 ? column % stride * pitch + column / stride : column;
+        landings.get()[t - useful.first] = {out.first, out.last - out.first,
+                                            out.first < out.last ? at : 0};
     }
 
     const i64 elements = planes * column_plane + rows * width.in;
@@ -189,16 +189,15 @@ void fold(const ConvParams& p, const T* columns, T* x) {
     const int slots = parallel_slots(tasks, elements * i64(sizeof(T)));
     Workspace<T> memory(phases * pitch, slots);
     parallel(tasks, slots, [&](i64 task, int slot) {
-        T* sums = memory.slot(slot);
         const i64 last = min_of(task * each + each, rows);
-        for (i64 row = task * each; row < last; ++row) {
-            const i64 h = row % p.in_size[1], slice = row / p.in_size[1];
-            const i64 d = slice % p.in_size[0], plane = slice / p.in_size[0];
-            clear(sums, phases * pitch);
-            fold_row(p, landings.get(), columns + plane * column_plane,
-                     columns + planes * column_plane, d, h, sums);
-            join_phases(sums, pitch, width.stride, width.in, x + row * width.in,
-                        x + last * width.in);
+        const T* end = columns + planes * column_plane;
+        for (RowCounter at(p.in_size, task * each); at.row < last; at.next()) {
+            const T* from = columns + at.plane * column_plane;
+            T* row = x + at.row * width.in;
+            T* sum = phases > 0 ? memory.slot(slot) : row;
+            clear(sum, phases > 0 ? phases * pitch : width.in);
+            fold_row(p, landings.get(), from, end, at.d, at.h, sum);
+            if (phases > 0) join_phases(sum, pitch, stride, width.in, row, x + last * width.in);
         }
     });
 }

@@ -8,14 +8,8 @@ namespace {
 
 constexpr i64 kLargest = i64(1) << 60;
 
-[[noreturn]] void refuse_overflow(const char* op) {
-    throw Error(std::string(op) + ": sizes overflow 64 bits");
-}
-
-i64 checked_sum(const char* op, i64 a, i64 b) {
-    i64 sum;
-    if (__builtin_add_overflow(a, b, &sum)) refuse_overflow(op);
-    return sum;
+[[noreturn]] void refuse_overflow(const char* op, const std::string& where = "") {
+    throw Error(std::string(op) + ": sizes overflow 64 bits" + where);
 }
 
 }  // namespace
@@ -99,15 +93,19 @@ std::string text(const WindowAxis& axis) {
 }
 
 i64 effective_kernel(const char* op, const WindowAxis& axis) {
-    const i64 reach = checked_product(op, axis.dilation, axis.kernel - 1);
-    if (reach >= kLargest) refuse_overflow(op);
+    i64 reach;
+    if (__builtin_mul_overflow(axis.dilation, axis.kernel - 1, &reach) || reach >= kLargest) {
+        refuse_overflow(op, text(axis));
+    }
     return reach + 1;
 }
 
 i64 window_count(const char* op, const WindowAxis& axis, bool ceil_mode) {
     const i64 effective = effective_kernel(op, axis);
-    const i64 padded = checked_sum(op, axis.in, checked_sum(op, axis.pad, axis.pad_end));
-    if (padded >= kLargest) refuse_overflow(op);
+    if (axis.in >= kLargest || axis.pad >= kLargest || axis.pad_end >= kLargest) {
+        refuse_overflow(op, text(axis));
+    }
+    const i64 padded = axis.in + axis.pad + axis.pad_end;
     const i64 room = padded - effective;  // last place where a whole window may start
     i64 rest = room % axis.stride, count = room / axis.stride + 1;
     if (rest < 0) {  // round down, not towards 0
@@ -117,7 +115,7 @@ i64 window_count(const char* op, const WindowAxis& axis, bool ceil_mode) {
     if (ceil_mode && rest > 0) {
         ++count;
         // The last window must not start in the padding behind.
-        if (checked_product(op, count - 1, axis.stride) >= axis.in + axis.pad) --count;
+        if (count - 1 > (axis.in + axis.pad - 1) / axis.stride) --count;
     }
     if (count < 1) {
         throw Error(std::string(op) + ": the output would have size " + std::to_string(count) +

@@ -17,8 +17,25 @@ FUSEDNN_INLINE Mask<T> lane_numbers() {
     return lane;
 }
 
-// NaN where either is NaN. The machine's maximum gives its second operand when the two do not
-// compare, so a NaN in b survives by itself and only one in a needs help.
+// a > b ? a : b, lane by lane: b where the two do not compare. One instruction on x86, where
+// comparing and selecting would take two, one behind the other.
+template <class T>
+FUSEDNN_INLINE Vec<T> greater_of(Vec<T> a, Vec<T> b) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_max_ps(__mmask16(-1), a, b);
+    if constexpr (sizeof(T) == 8) return (Vec<T>)_mm512_maskz_max_pd(__mmask8(-1), a, b);
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) return (Vec<T>)_mm256_max_ps(a, b);
+    if constexpr (sizeof(T) == 8) return (Vec<T>)_mm256_max_pd(a, b);
+#elif defined(__x86_64__)
+    if constexpr (sizeof(T) == 4) return (Vec<T>)_mm_max_ps(a, b);
+    if constexpr (sizeof(T) == 8) return (Vec<T>)_mm_max_pd(a, b);
+#else
+    return select<T>(a > b, a, b);
+#endif
+}
+
+// NaN where either is NaN: one in b survives by itself, only one in a needs help.
 template <class T>
 FUSEDNN_INLINE Vec<T> max_nan(Vec<T> a, Vec<T> b) {
 #if defined(__AVX512F__)
@@ -27,20 +44,8 @@ FUSEDNN_INLINE Vec<T> max_nan(Vec<T> a, Vec<T> b) {
     } else {
         return (Vec<T>)_mm512_mask_max_pd(a, _mm512_cmp_pd_mask(a, a, _CMP_ORD_Q), a, b);
     }
-#elif defined(__AVX2__)
-    if constexpr (sizeof(T) == 4) {
-        return (Vec<T>)_mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    } else {
-        return (Vec<T>)_mm256_blendv_pd(_mm256_max_pd(a, b), a, _mm256_cmp_pd(a, a, _CMP_UNORD_Q));
-    }
-#elif defined(__x86_64__)
-    if constexpr (sizeof(T) == 4) {
-        return select<T>(a != a, a, (Vec<T>)_mm_max_ps(a, b));
-    } else {
-        return select<T>(a != a, a, (Vec<T>)_mm_max_pd(a, b));
-    }
 #else
-    return select<T>((a > b) | (a != a), a, b);
+    return select<T>(a != a, a, greater_of<T>(a, b));
 #endif
 }
 
@@ -135,6 +140,18 @@ FUSEDNN_INLINE Vec<T> pad_after(Vec<T> v, i64 n) {
     return select<T>(lane_numbers<T>() < Mask<T>{} + Int<T>(n), v, broadcast(kLowest<T>));
 }
 
+// How a vector lies to the end of its row and of the array: within the row; beyond the row, but
+// whole vectors may be read; or so near the end of the array that they may not.
+enum class Edge { inside, masked, last };
+
+// Columns p[0, kLanes) of which n (any number) are in the row, the others as padding.
+template <class T, Edge kEdge>
+FUSEDNN_INLINE Vec<T> columns_at(const T* p, i64 n) {
+    if (kEdge == Edge::inside || (kEdge == Edge::last && n >= kLanes<T>)) return load(p);
+    if (kEdge == Edge::masked) return pad_after<T>(load(p), n);
+    return n <= 0 ? broadcast(kLowest<T>) : pad_after<T>(load_partial(p, n), n);
+}
+
 // At least the first n lanes of p, n <= kLanes; reads whole vectors where they end before `end`.
 template <class T>
 FUSEDNN_INLINE Vec<T> load_before(const T* p, i64 n, const T* end) {
@@ -159,7 +176,7 @@ FUSEDNN_INLINE void fill(T* p, i64 n, Vec<T> v) {
 }
 
 // ---- tap numbers: one lane of Mask<T> each in registers, 1, 2 or 4 bytes each in memory
-// -----------
+// ----------------------------------------
 
 namespace detail {
 
@@ -196,20 +213,32 @@ FUSEDNN_INLINE void store_bytes(std::uint8_t* p, Mask<T> taps) {
 #endif
 }
 
+// N bytes in the low end of a register. Through integers: built up in memory, the bytes would be
+// read back before they are there.
+template <int N>
+FUSEDNN_INLINE __m128i low_bytes(const std::uint8_t* p) {
+    if constexpr (N == 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    if constexpr (N == 8) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    std::uint32_t bits = 0;
+    __builtin_memcpy(&bits, p, N < 4 ? N : 4);
+    return _mm_cvtsi32_si128(int(bits));
+}
+
 template <class T>
 FUSEDNN_INLINE Mask<T> load_bytes(const std::uint8_t* p) {
-    __m128i bytes{};
-    __builtin_memcpy(&bytes, p, kLanes<T>);
+    const __m128i bytes = low_bytes<kLanes<T>>(p);
 #if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) == 4) {
         return (Mask<T>)_mm512_maskz_cvtepu8_epi32(__mmask16(-1), bytes);
-    else
+    } else {
         return (Mask<T>)_mm512_maskz_cvtepu8_epi64(__mmask8(-1), bytes);
+    }
 #elif defined(__AVX2__)
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) == 4) {
         return (Mask<T>)_mm256_cvtepu8_epi32(bytes);
-    else
+    } else {
         return (Mask<T>)_mm256_cvtepu8_epi64(bytes);
+    }
 #else
     const __m128i zero{};
     __m128i wide = _mm_unpacklo_epi16(_mm_unpacklo_epi8(bytes, zero), zero);

@@ -12,8 +12,7 @@ namespace FUSEDNN_ISA {
 
 namespace {
 
-// ---- one vector of windows
-// -----------------------------------------------------------------------
+// ---- one vector of windows ----------------------------------------
 
 // Two vectors of columns from each of a window's rows.
 template <class T>
@@ -55,8 +54,7 @@ FUSEDNN_INLINE void spread(Vec<T> dy, Mask<T> taps, Int<T> tap, Vec<T>& low, Vec
     high = interleave_high<T>(left, right);
 }
 
-// ---- planes narrower than a vector
-// ---------------------------------------------------------------
+// ---- planes narrower than a vector ----------------------------------------
 
 template <class T, int W, int... I>
 FUSEDNN_INLINE void split_rows(Vec<T> a, Vec<T> b, Vec<T>& top, Vec<T>& bottom, detail::Seq<I...>) {
@@ -126,8 +124,7 @@ FUSEDNN_INLINE i64 narrow_backward(const T* dy, const std::uint8_t* argmax, i64 
     return 0;
 }
 
-// ---- rows of any width
-// ---------------------------------------------------------------------------
+// ---- rows of any width ----------------------------------------
 
 struct Plane {
     i64 h, w, out_h, out_w;

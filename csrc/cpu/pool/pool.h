@@ -15,14 +15,6 @@ template <class T>
 void max_pool_pairs_backward(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes,
                              T* dx);
 
-// Windows three columns wide with stride 1 or 2, padding 0 or 1 and tap numbers that are bytes
-// (pool/triples.cpp).
-bool is_triples(const PoolParams&);
-template <class T>
-void max_pool_triples(const PoolParams&, const T* x, T* y, std::uint8_t* argmax);
-template <class T>
-void max_pool_triples_backward(const PoolParams&, const T* dy, const std::uint8_t* argmax, T* dx);
-
 // Any window, with the winning taps (pool/argmax.cpp).
 template <class T>
 void max_pool_argmax(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
@@ -31,9 +23,15 @@ void max_pool_argmax(const PoolParams&, const T* x, T* y, void* argmax, int argm
 template <class T>
 void max_pool_sparse(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
 
-// Any window, one output at a time (pool/scatter.cpp).
+// Windows two or three columns wide with stride 1 or 2, padding 0 or 1 and tap numbers that are
+// bytes (pool/narrow.cpp).
+bool is_narrow(const PoolParams&);
 template <class T>
-void max_pool_scatter(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes, T* dx);
+void max_pool_narrow(const PoolParams&, const T* x, T* y, std::uint8_t* argmax);
+template <class T>
+void max_pool_narrow_values(const PoolParams&, const T* x, T* y);
+template <class T>
+void max_pool_narrow_backward(const PoolParams&, const T* dy, const std::uint8_t* argmax, T* dx);
 
 }  // namespace FUSEDNN_ISA
 }  // namespace fusednn

@@ -21,16 +21,18 @@ struct Taps {
     i64 first, last;  // [first, last)
 };
 
-// Which taps of one window read real elements.
-FUSEDNN_INLINE Taps real_taps(const Axis& a, i64 out) {
-    const i64 start = out * a.stride - a.pad;
-    i64 first = start < 0 ? -start : 0;
-    i64 last = max_of(a.in - start, i64(0));
+// Which taps read real elements in a window whose first tap is at `start`, and in that of an
+// output.
+FUSEDNN_INLINE Taps taps_from(const Axis& a, i64 start) {
+    i64 first = max_of(-start, i64(0)), last = max_of(a.in - start, i64(0));
     if (a.dilation != 1) {
         first = ceil_div(first, a.dilation);
         last = ceil_div(last, a.dilation);
     }
     return {first, min_of(last, a.kernel)};
+}
+FUSEDNN_INLINE Taps real_taps(const Axis& a, i64 out) {
+    return taps_from(a, out * a.stride - a.pad);
 }
 
 // The taps that read a real element in any window at all. A kernel may be huge next to its input

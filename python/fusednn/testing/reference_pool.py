@@ -41,6 +41,24 @@ def window_counts(
     return tuple(counts)
 
 
+def all_windows_real(
+    size: Sequence[int],
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool = False,
+) -> bool:
+    """Whether every window holds an element of the input: otherwise pooling refuses."""
+    counts = window_counts(size, kernel, stride, padding, dilation, ceil_mode)
+    axes = (_ints(value, len(size)) for value in (kernel, stride, padding, dilation))
+    return all(
+        any(0 <= out * s - p + tap * d < length for tap in range(k))
+        for length, count, k, s, p, d in zip(size, counts, *axes, strict=True)
+        for out in range(count)
+    )
+
+
 def _windows(
     size: Sequence[int],
     counts: Index,
