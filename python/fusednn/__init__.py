@@ -8,7 +8,7 @@
 the layers, `optim` the optimisers. Names and meanings are PyTorch's where it has the same thing.
 """
 
-from . import _threadpoolctl, functional, io, nn, optim, random, testing
+from . import _threadpoolctl, data, functional, io, models, nn, optim, random, testing
 from ._config import config, show_config
 from ._core import __version__, cpu_isa, cuda_status, get_num_threads, has_cuda, set_num_threads
 from ._tensor.creation import (
@@ -42,6 +42,7 @@ __all__ = [
     "config",
     "cpu_isa",
     "cuda_status",
+    "data",
     "enable_grad",
     "from_dlpack",
     "from_numpy",
@@ -56,6 +57,7 @@ __all__ = [
     "matmul",
     "maximum",
     "minimum",
+    "models",
     "nn",
     "no_grad",
     "ones",
