@@ -3,6 +3,8 @@ labels."""
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from .._tensor.tape import Array
@@ -16,7 +18,9 @@ def _numbers(data: str, content: bytes, columns: int) -> Array:
     """A table of comma-separated numbers."""
     text = unzipped(data, content).decode("latin-1").strip().replace("\n", ",")
     try:
-        values = np.fromstring(text, np.float32, sep=",")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what is no number ends the table with a warning only
+            values = np.fromstring(text, np.float32, sep=",")
     except (ValueError, DeprecationWarning) as error:
         raise ValueError(f"{data}: the table is damaged: {error}") from None
     if values.size % columns:
