@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from .._tensor.tape import Array, TensorBase, raw
 
 Group = dict[str, Any]
 Params = Iterable[Any]
+LARGEST = sys.float_info.max  # as ints can be larger, isfinite would overflow
 _MOST_STEPS = 1 << 53  # beyond, a count is no exact float any more
 
 
@@ -202,7 +203,7 @@ class Optimizer:
     def _checked_option(self, key: str, own: Any, value: Any) -> Any:
         """A loaded option, of the kind that the present one is of; numbers must be finite."""
         members = value if isinstance(value, (tuple, list)) else [value]
-        numbers = all(_is_number(one) and abs(one) < math.inf for one in members)
+        numbers = all(_is_number(one) and abs(one) <= LARGEST for one in members)
         if isinstance(own, bool):
             fits = isinstance(value, bool)
         elif isinstance(own, (tuple, list)):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..optimizer import Optimizer
+from ..optimizer import LARGEST, Optimizer
 
 
 def require(owner: str, name: str, value: Any, low: float) -> None:
@@ -84,9 +84,8 @@ class LRScheduler:
         """
         own = self.state_dict()
         if not isinstance(state_dict, Mapping) or set(own) != set(state_dict):
-            raise ValueError(
-                f"{type(self).__name__}: the state has {sorted(state_dict)}, expected {sorted(own)}"
-            )
+            found = list(state_dict) if isinstance(state_dict, Mapping) else state_dict
+            raise ValueError(f"{type(self).__name__}: the state has {found}, expected {list(own)}")
         for name, value in state_dict.items():
             problem = _misfit(name, own[name], value)
             if problem:
@@ -117,7 +116,7 @@ def _misfit(name: str, own: Any, value: Any) -> str:
 
 def _is_rate(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) < math.inf
+    return number and abs(value) <= LARGEST
 
 
 def _same(value: Any, own: Any) -> bool:
