@@ -70,7 +70,8 @@ def test_exponentials_over_the_whole_range(isa, dtype):
 
 def test_softmax_of_special_values(isa, dtype):
     inf, nan = np.inf, np.nan
-    x = np.array([[0, nan, 1], [0, inf, 1], [-inf, -inf, -inf], [-inf, 0, -inf], [1e30, 0, 1]], dtype)
+    rows = [[0, nan, 1], [0, inf, 1], [-inf, -inf, -inf], [-inf, 0, -inf], [1e30, 0, 1]]
+    x = np.array(rows, dtype)
     for values in (x, x.T.copy()):
         axis = 1 if values is x else 0
         y = _core.softmax_forward(values, axis)
@@ -267,6 +268,4 @@ def test_against_torch():
             np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-6)
             a.sum().backward()
             b.sum().backward()
-            np.testing.assert_allclose(
-                ours.grad.numpy(), peer.grad.numpy(), rtol=1e-4, atol=1e-6
-            )
+            np.testing.assert_allclose(ours.grad.numpy(), peer.grad.numpy(), rtol=1e-4, atol=1e-6)

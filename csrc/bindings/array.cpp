@@ -15,9 +15,13 @@ using py::detail::npy_api;
 // Under this size NumPy's own small-block cache is faster than a capsule around ours.
 constexpr std::size_t kSmallResult = 1024;
 
-std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+std::string type_name(py::handle object) {
+    return Py_TYPE(object.ptr())->tp_name;
+}
 
-std::string dtype_name(py::handle array) { return py::str(array.attr("dtype")).cast<std::string>(); }
+std::string dtype_name(py::handle array) {
+    return py::str(array.attr("dtype")).cast<std::string>();
+}
 
 void require_array(py::handle object, const char* op, const char* argument) {
     if (npy_api::get().PyArray_Check_(object.ptr())) return;
@@ -27,7 +31,8 @@ void require_array(py::handle object, const char* op, const char* argument) {
 
 // NumPy's type number decides; byte order and alignment are looked at apart.
 int type_number(py::handle array) {
-    return py::detail::array_descriptor_proxy(py::detail::array_proxy(array.ptr())->descr)->type_num;
+    return py::detail::array_descriptor_proxy(py::detail::array_proxy(array.ptr())->descr)
+        ->type_num;
 }
 
 bool readable_in_place(py::handle array) {
@@ -75,13 +80,12 @@ py::object make_array(py::handle descr, std::size_t item, int ndim, const i64* s
         bytes = std::size_t(ops::checked_product("result", i64(bytes), shape[axis]));
     }
     void* block = bytes > kSmallResult ? memory_acquire(bytes) : nullptr;
-    PyObject* array = api.PyArray_NewFromDescr_(api.PyArray_Type_, descr.inc_ref().ptr(), ndim, dims,
-                                                nullptr, block,
-                                                block ? npy_api::NPY_ARRAY_WRITEABLE_ |
-                                                            npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
-                                                            npy_api::NPY_ARRAY_ALIGNED_
-                                                      : 0,
-                                                nullptr);
+    PyObject* array = api.PyArray_NewFromDescr_(
+        api.PyArray_Type_, descr.inc_ref().ptr(), ndim, dims, nullptr, block,
+        block ? npy_api::NPY_ARRAY_WRITEABLE_ | npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
+                    npy_api::NPY_ARRAY_ALIGNED_
+              : 0,
+        nullptr);
     if (!array) {
         memory_release(block);
         throw py::error_already_set();
@@ -116,10 +120,10 @@ Array Array::floating(py::handle object, const char* op, const char* argument) {
         throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
                            ", expected float32 or float64");
     }
-    result.owner_ = readable_in_place(object)
-                        ? py::reinterpret_borrow<py::object>(object)
-                        : contiguous_copy(object, dtype == DType::f32 ? descr_of<float>()
-                                                                      : descr_of<double>());
+    result.owner_ =
+        readable_in_place(object)
+            ? py::reinterpret_borrow<py::object>(object)
+            : contiguous_copy(object, dtype == DType::f32 ? descr_of<float>() : descr_of<double>());
     fill_view(result.view_, result.owner_, dtype, op, argument);
     return result;
 }
@@ -174,7 +178,8 @@ MutableArray MutableArray::like(py::handle object, const Array& like, const char
     if (!same_shape) {
         ops::Shape found(proxy->dimensions, proxy->dimensions + proxy->nd);
         throw Error(std::string(op) + ": " + argument + " has shape " + ops::text(found) +
-                    ", expected " + ops::text(ops::Shape(like.shape(), like.shape() + like.ndim())));
+                    ", expected " +
+                    ops::text(ops::Shape(like.shape(), like.shape() + like.ndim())));
     }
     if (!(proxy->flags & npy_api::NPY_ARRAY_WRITEABLE_) || !readable_in_place(object)) {
         throw Error(std::string(op) + ": " + argument +

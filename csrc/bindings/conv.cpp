@@ -31,13 +31,13 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
         bias = Array::floating_like(bias_object, input, op, "bias");
         bias_shape = ops::shape_of(bias->view());
     }
-    const ops::ConvShapes shapes = ops::conv_shapes(
-        op, spatial, ops::shape_of(input.view()), ops::shape_of(weight.view()),
-        bias ? &bias_shape : nullptr, window_args(op, stride, padding, dilation),
-        to_int(groups, op, "groups"));
+    const ops::ConvShapes shapes =
+        ops::conv_shapes(op, spatial, ops::shape_of(input.view()), ops::shape_of(weight.view()),
+                         bias ? &bias_shape : nullptr, window_args(op, stride, padding, dilation),
+                         to_int(groups, op, "groups"));
     void* output;
-    py::object result = new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(),
-                                  &output);
+    py::object result =
+        new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     {
         GilRelease release(ops::conv_cost(shapes.params));
         ops::conv_forward(shapes.params, input.dtype(), input.view().data, weight.view().data,
@@ -53,16 +53,16 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
     const Array grad = Array::floating(grad_object, op, "grad");
     const Array weight = Array::floating_like(weight_object, grad, op, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
-    const ops::ConvShapes shapes = ops::conv_shapes(
-        op, spatial, input, ops::shape_of(weight.view()), nullptr,
-        window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
+    const ops::ConvShapes shapes =
+        ops::conv_shapes(op, spatial, input, ops::shape_of(weight.view()), nullptr,
+                         window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     void* output;
     py::object result = new_array(grad.dtype(), int(input.size()), input.data(), &output);
     {
         GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_backward_input(shapes.params, grad.dtype(), grad.view().data,
-                                 weight.view().data, output);
+        ops::conv_backward_input(shapes.params, grad.dtype(), grad.view().data, weight.view().data,
+                                 output);
     }
     return result;
 }
@@ -82,8 +82,8 @@ py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle 
     py::object result = new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
     {
         GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_backward_weight(shapes.params, grad.dtype(), grad.view().data,
-                                  input.view().data, output);
+        ops::conv_backward_weight(shapes.params, grad.dtype(), grad.view().data, input.view().data,
+                                  output);
     }
     return result;
 }

@@ -11,8 +11,8 @@ namespace fusednn::bindings {
 
 namespace {
 
-py::object linear_forward(py::handle input_object, py::handle weight_object,
-                          py::handle bias_object, bool relu) {
+py::object linear_forward(py::handle input_object, py::handle weight_object, py::handle bias_object,
+                          bool relu) {
     const char* op = "linear";
     const Array input = Array::floating(input_object, op, "input");
     const Array weight = Array::floating_like(weight_object, input, op, "weight");

@@ -25,8 +25,7 @@ py::object softmax_forward(py::handle input_object, i64 dim) {
     GilRelease release(input.size() * kClassCost);
     with_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        const auto kernel =
-            kLog ? kernels<T>().log_softmax_forward : kernels<T>().softmax_forward;
+        const auto kernel = kLog ? kernels<T>().log_softmax_forward : kernels<T>().softmax_forward;
         kernel(view.outer, view.classes, view.inner, input.data<T>(), static_cast<T*>(output));
     });
     return result;
@@ -126,13 +125,12 @@ py::object cross_entropy_backward(const std::string& op, py::handle input, py::h
     const Array scale = Array::floating_like(scale_object, call.input, op.c_str(), "scale");
     ops::require_shape(op.c_str(), "scale", ops::shape_of(scale.view()), call.shapes.positions);
     void* grad;
-    py::object result =
-        new_array(call.input.dtype(), call.input.ndim(), call.input.shape(), &grad);
+    py::object result = new_array(call.input.dtype(), call.input.ndim(), call.input.shape(), &grad);
     GilRelease release(call.input.size() * kClassCost);
     with_dtype(call.input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().cross_entropy_backward(call.params<T>(), call.input.data<T>(),
-                                            scale.data<T>(), static_cast<T*>(grad));
+        kernels<T>().cross_entropy_backward(call.params<T>(), call.input.data<T>(), scale.data<T>(),
+                                            static_cast<T*>(grad));
     });
     return result;
 }

@@ -40,8 +40,7 @@ void sgd_step(py::handle param_object, py::handle grad_object, py::handle buffer
 
 void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_object,
                py::handle avg_sq_object, py::handle max_object, i64 step, double lr, double beta1,
-               double beta2, double eps, double weight_decay, bool decoupled_decay,
-               bool maximize) {
+               double beta2, double eps, double weight_decay, bool decoupled_decay, bool maximize) {
     const char* op = "adam_step";
     if (step < 1) throw Error("adam_step: step must be at least 1, got " + std::to_string(step));
     const Array grad = Array::floating(grad_object, op, "grad");

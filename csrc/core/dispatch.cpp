@@ -7,10 +7,10 @@
 
 namespace fusednn {
 
-#define FUSEDNN_DECLARE_ISA(isa)                 \
-    namespace isa {                              \
-    extern const KernelTable<float> table_f32;   \
-    extern const KernelTable<double> table_f64;  \
+#define FUSEDNN_DECLARE_ISA(isa)                \
+    namespace isa {                             \
+    extern const KernelTable<float> table_f32;  \
+    extern const KernelTable<double> table_f64; \
     }
 
 #if FUSEDNN_HAVE_BASELINE
@@ -36,9 +36,13 @@ struct IsaBuild {
 };
 
 // The builtin asks CPUID for the feature and XGETBV whether the system saves its registers.
-[[maybe_unused]] bool always() { return true; }
+[[maybe_unused]] bool always() {
+    return true;
+}
 #if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
@@ -91,7 +95,9 @@ const KernelTable<double>& kernels<double>() {
     return *active.load(std::memory_order_acquire)->f64;
 }
 
-std::string current_isa() { return kernels<float>().isa; }
+std::string current_isa() {
+    return kernels<float>().isa;
+}
 
 std::vector<std::string> usable_isas() {
     std::vector<std::string> names;
@@ -118,6 +124,8 @@ void init_isa() {
     }
 }
 
-void set_isa(const std::string& name) { active = &find_build(name, "isa"); }
+void set_isa(const std::string& name) {
+    active = &find_build(name, "isa");
+}
 
 }  // namespace fusednn

@@ -1,8 +1,8 @@
 // The contract between the ops (which check) and the kernels (which assume).
 //
-// Plain structs and one table of function pointers per dtype. No inline functions, no default member
-// initialisers: this header is compiled into every ISA build, and an inline function emitted there
-// could be linked into the baseline.
+// Plain structs and one table of function pointers per dtype. No inline functions, no default
+// member initialisers: this header is compiled into every ISA build, and an inline function emitted
+// there could be linked into the baseline.
 //
 // All arrays are C-contiguous, 64-bit indexed, and do not overlap unless a comment says so.
 #pragma once
@@ -51,7 +51,8 @@ struct PoolParams {
     i64 kernel[3], stride[3], dilation[3], pad[3];
 };
 
-// ---- unfold / fold share ConvParams (groups 1, out_channels unused) ----------------------------------------
+// ---- unfold / fold share ConvParams (groups 1, out_channels unused)
+// ----------------------------------------
 
 // ---- loss ----------------------------------------
 
@@ -90,8 +91,8 @@ struct AdamParams {
     T *exp_avg, *exp_avg_sq;
     T* max_exp_avg_sq;  // null without amsgrad
     double lr, beta1, beta2, eps, weight_decay;
-    i64 step;               // 1 at the first update
-    bool decoupled_decay;   // AdamW: decay the parameter, not the gradient
+    i64 step;              // 1 at the first update
+    bool decoupled_decay;  // AdamW: decay the parameter, not the gradient
     bool maximize;
 };
 
@@ -112,8 +113,8 @@ struct KernelTable {
     void (*unfold)(const ConvParams&, const T* x, T* columns);
     void (*fold)(const ConvParams&, const T* columns, T* x);
 
-    // argmax (may be null): which tap of the window won, counted in row-major order, in the smallest
-    // integer that holds it: `argmax_bytes` is 1, 2 or 4.
+    // argmax (may be null): which tap of the window won, counted in row-major order, in the
+    // smallest integer that holds it: `argmax_bytes` is 1, 2 or 4.
     void (*max_pool_forward)(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
     void (*max_pool_backward)(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes,
                               T* dx);
@@ -128,8 +129,9 @@ struct KernelTable {
     void (*softmax_forward)(i64 outer, i64 classes, i64 inner, const T* x, T* y);
     void (*softmax_backward)(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
 
-    // losses (outer, inner) and weights (outer, inner): the loss of each position and what it counts
-    // in the mean's denominator (class weight, 0 where ignored); log_prob (same shape as x) or null.
+    // losses (outer, inner) and weights (outer, inner): the loss of each position and what it
+    // counts in the mean's denominator (class weight, 0 where ignored); log_prob (same shape as x)
+    // or null.
     void (*cross_entropy_forward)(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
     // dx = d(loss)/dx * scale[position] (scale is (outer, inner)).
     void (*cross_entropy_backward)(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);

@@ -1,8 +1,8 @@
 // Recycled, 64-byte-aligned memory for results and workspaces.
 //
-// A page the process touches for the first time costs about 1.5 microseconds in the kernel, which is
-// more than most elementwise kernels need for the page's data. So freed blocks are kept and handed
-// out again; what is kept is bounded, and given back on request.
+// A page the process touches for the first time costs about 1.5 microseconds in the kernel, which
+// is more than most elementwise kernels need for the page's data. So freed blocks are kept and
+// handed out again; what is kept is bounded, and given back on request.
 #pragma once
 #include "core/types.h"
 

@@ -22,8 +22,8 @@ void relu_backward(i64 size, const T* dy, const T* y, T* dx) {
     });
 }
 
-#define FUSEDNN_ACTIVATION(T)                               \
-    template void relu_forward<T>(i64, const T*, T*);       \
+#define FUSEDNN_ACTIVATION(T)                         \
+    template void relu_forward<T>(i64, const T*, T*); \
     template void relu_backward<T>(i64, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_ACTIVATION)
 

@@ -19,8 +19,7 @@ FUSEDNN_INLINE void map_elements(i64 size, i64 arrays, const Body& body) {
         const i64 end = min_of((task + 1) * kElementTask, size);
         i64 i = task * kElementTask;
         for (; i + lanes <= end; i += lanes) {
-            body(
-                i, [](const T* p) { return load(p); }, [](T* p, Vec<T> v) { store(p, v); });
+            body(i, [](const T* p) { return load(p); }, [](T* p, Vec<T> v) { store(p, v); });
         }
         if (i < end) {
             const i64 left = end - i;

@@ -195,8 +195,8 @@ void cross_entropy_backward(const CrossEntropyParams<T>& p, const T* x, const T*
     });
 }
 
-#define FUSEDNN_LOSS(T)                                                                      \
-    template void cross_entropy_forward<T>(const CrossEntropyParams<T>&, const T*, T*, T*);  \
+#define FUSEDNN_LOSS(T)                                                                     \
+    template void cross_entropy_forward<T>(const CrossEntropyParams<T>&, const T*, T*, T*); \
     template void cross_entropy_backward<T>(const CrossEntropyParams<T>&, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_LOSS)
 

@@ -58,8 +58,8 @@ void adam_step(const AdamParams<T>& p) {
     });
 }
 
-#define FUSEDNN_OPTIM(T)                              \
-    template void sgd_step<T>(const SgdParams<T>&);   \
+#define FUSEDNN_OPTIM(T)                            \
+    template void sgd_step<T>(const SgdParams<T>&); \
     template void adam_step<T>(const AdamParams<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_OPTIM)
 

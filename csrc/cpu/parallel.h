@@ -12,9 +12,7 @@ template <class Body>
 FUSEDNN_INLINE void parallel(i64 tasks, int slots, const Body& body) {
     parallel_for(
         tasks, slots,
-        [](void* context, i64 task, int slot) {
-            (*static_cast<const Body*>(context))(task, slot);
-        },
+        [](void* context, i64 task, int slot) { (*static_cast<const Body*>(context))(task, slot); },
         const_cast<Body*>(&body));
 }
 

@@ -67,8 +67,12 @@ template <class A>
 FUSEDNN_INLINE A max_of(A a, A b) {
     return a < b ? b : a;
 }
-FUSEDNN_INLINE i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
-FUSEDNN_INLINE i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+FUSEDNN_INLINE i64 ceil_div(i64 a, i64 b) {
+    return (a + b - 1) / b;
+}
+FUSEDNN_INLINE i64 round_up(i64 a, i64 b) {
+    return ceil_div(a, b) * b;
+}
 
 // ---- loads and stores ----------------------------------------
 
@@ -78,7 +82,9 @@ FUSEDNN_INLINE Vec<T> load(const T* p) {
 }
 
 // kLanes<double> elements as doubles.
-FUSEDNN_INLINE Vec<double> load_wide(const double* p) { return load(p); }
+FUSEDNN_INLINE Vec<double> load_wide(const double* p) {
+    return load(p);
+}
 FUSEDNN_INLINE Vec<double> load_wide(const float* p) {
     typedef float half __attribute__((vector_size(kVectorBytes / 2), aligned(4), may_alias));
     return __builtin_convertvector(*reinterpret_cast<const half*>(p), Vec<double>);
@@ -91,7 +97,8 @@ FUSEDNN_INLINE void store(T* p, Vec<T> v) {
 
 template <class T>
 FUSEDNN_INLINE Vec<T> broadcast(T x) {
-    return x - Vec<T>{};  // the compilers' idiom for a splat; x - 0 is x for every x, -0 and NaN too
+    return x -
+           Vec<T>{};  // the compilers' idiom for a splat; x - 0 is x for every x, -0 and NaN too
 }
 
 // A set of neighbouring lanes [begin, end), in the form that the ISA's masked load takes.
@@ -102,12 +109,16 @@ struct LaneSet {
 FUSEDNN_INLINE LaneSet lanes_between(i64 begin, i64 end) {
     return {begin < end ? ((1u << end) - 1) & ~((1u << begin) - 1) : 0u};
 }
-FUSEDNN_INLINE LaneSet intersect(LaneSet a, LaneSet b) { return {a.bits & b.bits}; }
+FUSEDNN_INLINE LaneSet intersect(LaneSet a, LaneSet b) {
+    return {a.bits & b.bits};
+}
 #else
 struct LaneSet {
     int begin, end;
 };
-FUSEDNN_INLINE LaneSet lanes_between(i64 begin, i64 end) { return {int(begin), int(end)}; }
+FUSEDNN_INLINE LaneSet lanes_between(i64 begin, i64 end) {
+    return {int(begin), int(end)};
+}
 FUSEDNN_INLINE LaneSet intersect(LaneSet a, LaneSet b) {
     return {max_of(a.begin, b.begin), min_of(a.end, b.end)};
 }

@@ -107,8 +107,7 @@ void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y) {
             const T log_sum = log_of(row_sum_exp(classes, row, most, static_cast<T*>(nullptr)));
             // Subtracted one after the other: their sum would lose the small one's last bits.
             const Vec<T> first = broadcast(most), second = broadcast(log_sum);
-            map_row(classes, row, row, out,
-                    [&](Vec<T> v, Vec<T>) { return v - first - second; });
+            map_row(classes, row, row, out, [&](Vec<T> v, Vec<T>) { return v - first - second; });
         },
         [](Vec<T> shifted, Vec<T> sum) { return shifted - vlog<T>(sum); });
 }
@@ -129,10 +128,10 @@ void log_softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const 
         [](Vec<T> g, Vec<T> v, Vec<T> sum) { return g - vexp<T>(v) * sum; });
 }
 
-#define FUSEDNN_SOFTMAX(T)                                                        \
-    template void softmax_forward<T>(i64, i64, i64, const T*, T*);                \
-    template void log_softmax_forward<T>(i64, i64, i64, const T*, T*);            \
-    template void softmax_backward<T>(i64, i64, i64, const T*, const T*, T*);     \
+#define FUSEDNN_SOFTMAX(T)                                                    \
+    template void softmax_forward<T>(i64, i64, i64, const T*, T*);            \
+    template void log_softmax_forward<T>(i64, i64, i64, const T*, T*);        \
+    template void softmax_backward<T>(i64, i64, i64, const T*, const T*, T*); \
     template void log_softmax_backward<T>(i64, i64, i64, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_SOFTMAX)
 

@@ -24,7 +24,8 @@ FUSEDNN_INLINE T max_lanes(Vec<T> v) {
     T lane[kLanes<T>];
     __builtin_memcpy(lane, &v, sizeof v);
     for (int half = kLanes<T> / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) lane[i] = lane[i] < lane[i + half] ? lane[i + half] : lane[i];
+        for (int i = 0; i < half; ++i)
+            lane[i] = lane[i] < lane[i + half] ? lane[i + half] : lane[i];
     }
     return lane[0];
 }
@@ -41,9 +42,9 @@ FUSEDNN_INLINE T row_max(i64 classes, const T* x) {
     return rest;
 }
 
-// Long sums are taken in two levels: plainly over the vectors of a stretch, then over stretches with
-// what each addition rounds off carried along (Kahan 1965). So errors do not grow with the length,
-// at no cost that can be measured.
+// Long sums are taken in two levels: plainly over the vectors of a stretch, then over stretches
+// with what each addition rounds off carried along (Kahan 1965). So errors do not grow with the
+// length, at no cost that can be measured.
 constexpr i64 kStretch = 8;
 
 template <class T>
@@ -115,9 +116,8 @@ FUSEDNN_INLINE Vec<T> column_max(i64 classes, i64 inner, const T* x, i64 left) {
 
 template <class T>
 FUSEDNN_INLINE Vec<T> column_sum_exp(i64 classes, i64 inner, const T* x, Vec<T> most, i64 left) {
-    return sum_classes<T>(classes, [&](i64 k) {
-        return vexp<T>(load_partial(x + k * inner, left) - most);
-    });
+    return sum_classes<T>(classes,
+                          [&](i64 k) { return vexp<T>(load_partial(x + k * inner, left) - most); });
 }
 
 // Cuts (outer, inner) into tasks. inner = 1: body(first row, end row) for stretches of rows;
@@ -129,9 +129,8 @@ template <class Body>
 FUSEDNN_INLINE void for_row_blocks(i64 rows, i64 classes, const Body& body) {
     const i64 step = max_of(i64(16384) / max_of(classes, i64(1)), i64(1));
     const i64 tasks = ceil_div(rows, step);
-    parallel(tasks, parallel_slots(tasks, rows * classes * kExpCost), [&](i64 task, int) {
-        body(task * step, min_of((task + 1) * step, rows));
-    });
+    parallel(tasks, parallel_slots(tasks, rows * classes * kExpCost),
+             [&](i64 task, int) { body(task * step, min_of((task + 1) * step, rows)); });
 }
 
 template <class T, class Body>

@@ -24,7 +24,8 @@ template <>
 struct FloatFormat<double> {
     static constexpr int fraction_bits = 52, bias = 1023, exp_terms = 14, log_terms = 12;
     static constexpr double round = 6755399441055744.0;  // 1.5 * 2^52
-    static constexpr double ln2_high = 0.693147180369123816490, ln2_low = 1.90821492927058770002e-10;
+    static constexpr double ln2_high = 0.693147180369123816490,
+                            ln2_low = 1.90821492927058770002e-10;
     static constexpr double exp_low = -750.0, exp_high = 710.0;
     static constexpr double tiny_scale = 4503599627370496.0;  // 2^52
 };
@@ -87,8 +88,8 @@ FUSEDNN_INLINE Vec<T> vlog(Vec<T> x) {
     // log m = 2 s + 2 s (p s2): the first term exact, so small logarithms keep their last bits.
     const Vec<T> log_m = 2 * s + 2 * s * (p * s2);
     Vec<T> y = exponent * Format::ln2_high + (log_m + exponent * Format::ln2_low);
-    const Vec<T> infinity = broadcast(bit_cast<T>(
-        one + (Int<T>(Format::bias + 1) << Format::fraction_bits)));
+    const Vec<T> infinity =
+        broadcast(bit_cast<T>(one + (Int<T>(Format::bias + 1) << Format::fraction_bits)));
     const Vec<T> nan = broadcast(T(__builtin_nan("")));
     y = select<T>(x == infinity, x, y);
     y = select<T>(x == Vec<T>{}, -infinity, y);

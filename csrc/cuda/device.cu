@@ -4,7 +4,9 @@
 
 namespace fusednn::cuda {
 
-bool compiled() { return true; }
+bool compiled() {
+    return true;
+}
 
 int device_count() {
     int count = 0;

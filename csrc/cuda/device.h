@@ -4,8 +4,8 @@
 
 namespace fusednn::cuda {
 
-bool compiled();          // was the CUDA half built?
-int device_count();       // 0 without a usable driver or device; never throws
-std::string status();     // one sentence: the devices, or why there are none
+bool compiled();       // was the CUDA half built?
+int device_count();    // 0 without a usable driver or device; never throws
+std::string status();  // one sentence: the devices, or why there are none
 
 }  // namespace fusednn::cuda

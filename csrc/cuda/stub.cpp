@@ -3,10 +3,16 @@
 
 namespace fusednn::cuda {
 
-bool compiled() { return false; }
+bool compiled() {
+    return false;
+}
 
-int device_count() { return 0; }
+int device_count() {
+    return 0;
+}
 
-std::string status() { return "this build has no CUDA half (it was compiled without nvcc)"; }
+std::string status() {
+    return "this build has no CUDA half (it was compiled without nvcc)";
+}
 
 }  // namespace fusednn::cuda

@@ -22,9 +22,8 @@ void check_channels(const std::string& op, const Shape& input, const Shape& weig
         " (input shape " + text(input) + ", weight shape " + text(weight) + ")";
     if (groups < 1) throw Error(op + ": groups must be at least 1, got " + std::to_string(groups));
     if (channels % groups != 0) {
-        throw Error(op + ": input has " + std::to_string(channels) +
-                    " channels, which groups = " + std::to_string(groups) + " does not divide" +
-                    shapes);
+        throw Error(op + ": input has " + std::to_string(channels) + " channels, which groups = " +
+                    std::to_string(groups) + " does not divide" + shapes);
     }
     if (weight[0] % groups != 0) {
         throw Error(op + ": weight has " + std::to_string(weight[0]) +
@@ -73,8 +72,12 @@ ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Sh
             fill_axis(p, axis, {"", 1, 1, 1, 1, 0, 0}, 1);
             continue;
         }
-        const WindowAxis view{axis_name(spatial, at), input[std::size_t(rank - spatial + at)],
-                              weight[std::size_t(2 + at)], stride[at], dilation[at], padding[at],
+        const WindowAxis view{axis_name(spatial, at),
+                              input[std::size_t(rank - spatial + at)],
+                              weight[std::size_t(2 + at)],
+                              stride[at],
+                              dilation[at],
+                              padding[at],
                               padding[at]};
         if (view.kernel < 1) {
             throw Error(std::string(op) + ": weight has shape " + text(weight) +
@@ -91,8 +94,7 @@ ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Sh
 }
 
 i64 conv_cost(const ConvParams& p) {
-    double cost = 2.0 * double(p.batch) * double(p.out_channels) *
-                  double(p.in_channels / p.groups);
+    double cost = 2.0 * double(p.batch) * double(p.out_channels) * double(p.in_channels / p.groups);
     for (int axis = 0; axis < 3; ++axis) cost *= double(p.out_size[axis]) * double(p.kernel[axis]);
     return cost < 9e18 ? i64(cost) : std::numeric_limits<i64>::max();
 }
@@ -127,8 +129,7 @@ void conv_backward_weight(const ConvParams& params, DType dtype, const void* gra
     });
 }
 
-void bias_grad(DType dtype, i64 outer, i64 channels, i64 inner, const void* grad,
-               void* grad_bias) {
+void bias_grad(DType dtype, i64 outer, i64 channels, i64 inner, const void* grad, void* grad_bias) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         kernels<T>().bias_grad(outer, channels, inner, static_cast<const T*>(grad),

@@ -1,5 +1,5 @@
-// Convolution: shape rules and the calls that run it. Pointers are to arrays of `dtype`, laid out as
-// core/kernels.h says, and of the shapes that conv_shapes checked.
+// Convolution: shape rules and the calls that run it. Pointers are to arrays of `dtype`, laid out
+// as core/kernels.h says, and of the shapes that conv_shapes checked.
 #pragma once
 #include "ops/shapes.h"
 

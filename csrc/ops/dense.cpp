@@ -31,7 +31,8 @@ MatmulShapes matmul_shapes(const char* op, const Shape& a, const Shape& b, bool 
                            bool transpose_b) {
     const std::string shapes = " (shapes " + text(a) + " and " + text(b) + ")";
     if (a.size() != b.size() || (a.size() != 2 && a.size() != 3)) {
-        throw Error(std::string(op) + ": expected two matrices or two batches of matrices" + shapes);
+        throw Error(std::string(op) + ": expected two matrices or two batches of matrices" +
+                    shapes);
     }
     const std::size_t rank = a.size();
     if (rank == 3 && a[0] != b[0]) {

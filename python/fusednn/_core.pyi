@@ -16,42 +16,95 @@ Ints = int | Sequence[int]
 
 # ---- conv (bindings/conv.cpp) --------------------------------------------------------------------
 def conv_forward(
-    spatial: int, input: Array, weight: Array, bias: Array | None,
-    stride: Ints, padding: Ints, dilation: Ints, groups: int, /,
+    spatial: int,
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    /,
 ) -> Array: ...
 def conv_backward_input(
-    spatial: int, grad: Array, weight: Array, input_shape: tuple[int, ...],
-    stride: Ints, padding: Ints, dilation: Ints, groups: int, /,
+    spatial: int,
+    grad: Array,
+    weight: Array,
+    input_shape: tuple[int, ...],
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    /,
 ) -> Array: ...
 def conv_backward_weight(
-    spatial: int, grad: Array, input: Array, weight_shape: tuple[int, ...],
-    stride: Ints, padding: Ints, dilation: Ints, groups: int, /,
+    spatial: int,
+    grad: Array,
+    input: Array,
+    weight_shape: tuple[int, ...],
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    /,
 ) -> Array: ...
 def conv_backward_bias(spatial: int, grad: Array, /) -> Array: ...
-def unfold(input: Array, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints, /) -> Array: ...
+def unfold(
+    input: Array, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints, /
+) -> Array: ...
 def fold(
-    input: Array, output_size: Ints, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints, /,
+    input: Array,
+    output_size: Ints,
+    kernel_size: Ints,
+    dilation: Ints,
+    padding: Ints,
+    stride: Ints,
+    /,
 ) -> Array: ...
 
 # ---- pool (bindings/pool.cpp) --------------------------------------------------------------------
 def max_pool_forward(
-    spatial: int, input: Array, kernel_size: Ints, stride: Ints | None, padding: Ints,
-    dilation: Ints, ceil_mode: bool, want_argmax: bool, /,
+    spatial: int,
+    input: Array,
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    want_argmax: bool,
+    /,
 ) -> tuple[Array, Array | None]:
     """The pooled array and, if wanted, the winning tap of each window (uint8, uint16 or int32)."""
+
 def max_pool_backward(
-    spatial: int, grad: Array, argmax: Array, input_shape: tuple[int, ...], kernel_size: Ints,
-    stride: Ints | None, padding: Ints, dilation: Ints, ceil_mode: bool, /,
+    spatial: int,
+    grad: Array,
+    argmax: Array,
+    input_shape: tuple[int, ...],
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    /,
 ) -> Array: ...
 def max_pool_indices(
-    spatial: int, argmax: Array, input_shape: tuple[int, ...], kernel_size: Ints,
-    stride: Ints | None, padding: Ints, dilation: Ints, ceil_mode: bool, /,
+    spatial: int,
+    argmax: Array,
+    input_shape: tuple[int, ...],
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    /,
 ) -> NDArray[np.int64]:
     """Winning taps as flat positions in the input plane, as torch's `return_indices` gives."""
 
 # ---- dense (bindings/dense.cpp) ------------------------------------------------------------------
 def linear_forward(input: Array, weight: Array, bias: Array | None, relu: bool, /) -> Array:
     """input (..., in) @ weight (out, in)^T + bias, then ReLU if asked."""
+
 def linear_backward_input(grad: Array, weight: Array, /) -> Array: ...
 def linear_backward_weight(grad: Array, input: Array, /) -> Array: ...
 def linear_backward_bias(grad: Array, /) -> Array: ...
@@ -68,32 +121,65 @@ def softmax_backward(grad: Array, output: Array, dim: int, /) -> Array: ...
 def log_softmax_forward(input: Array, dim: int, /) -> Array: ...
 def log_softmax_backward(grad: Array, output: Array, dim: int, /) -> Array: ...
 def cross_entropy_forward(
-    op: str, input: Array, target: NDArray[Any], weight: Array | None, ignore_index: int,
-    label_smoothing: float, /,
+    op: str,
+    input: Array,
+    target: NDArray[Any],
+    weight: Array | None,
+    ignore_index: int,
+    label_smoothing: float,
+    /,
 ) -> tuple[Array, Array]:
     """Per-position losses, and what each counts in the mean's denominator; both of target's shape.
 
     op "cross_entropy" takes logits, "nll_loss" log-probabilities.
     """
+
 def cross_entropy_backward(
-    op: str, input: Array, target: NDArray[Any], weight: Array | None, ignore_index: int,
-    label_smoothing: float, scale: Array, /,
+    op: str,
+    input: Array,
+    target: NDArray[Any],
+    weight: Array | None,
+    ignore_index: int,
+    label_smoothing: float,
+    scale: Array,
+    /,
 ) -> Array:
     """Gradient of sum(scale * losses) in input; scale has target's shape."""
 
 # ---- optim (bindings/optim.cpp) ------------------------------------------------------------------
 def sgd_step(
-    param: Array, grad: Array, momentum_buffer: Array | None, first_step: bool, lr: float,
-    momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, /,
+    param: Array,
+    grad: Array,
+    momentum_buffer: Array | None,
+    first_step: bool,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+    /,
 ) -> None: ...
 def adam_step(
-    param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, max_exp_avg_sq: Array | None,
-    step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
-    decoupled_decay: bool, maximize: bool, /,
+    param: Array,
+    grad: Array,
+    exp_avg: Array,
+    exp_avg_sq: Array,
+    max_exp_avg_sq: Array | None,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled_decay: bool,
+    maximize: bool,
+    /,
 ) -> None: ...
 
 # ---- runtime (bindings/runtime.cpp) --------------------------------------------------------------
 __version__: str
+
 def set_num_threads(n: int, /) -> None: ...
 def get_num_threads() -> int: ...
 def available_cpus() -> int: ...

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from . import _core
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 _NAME = "threadpoolctl"
 
-def _register_controller(threadpoolctl: ModuleType) -> None:
+
+def _add_controller(threadpoolctl: ModuleType) -> None:
+    """Tells threadpoolctl how to recognise and steer the extension, once."""
+    if hasattr(threadpoolctl, "_fusednn_controller"):
+        return
+
     class FusednnController(threadpoolctl.LibController):  # type: ignore[name-defined,misc]
         user_api = "fusednn"
         internal_api = "fusednn"
+        # Other packages may have a library of this name too; the symbols tell.
         filename_prefixes = ("_core.",)
         check_symbols = ("fusednn_get_num_threads", "fusednn_set_num_threads")
 
@@ -27,54 +34,60 @@ def _register_controller(threadpoolctl: ModuleType) -> None:
             self.dynlib.fusednn_set_num_threads(num_threads)
 
         def get_version(self) -> str:
-            from . import _core
-
             return _core.__version__
 
         def set_additional_attributes(self) -> None:
-            pass
+            self.cpu_isa = _core.cpu_isa()
 
     threadpoolctl.register(FusednnController)
+    threadpoolctl._fusednn_controller = FusednnController  # type: ignore[attr-defined]
 
-# The two classes below follow the import protocol without the base classes of importlib.abc, whose
-# import takes longer than that of all of fusednn.
-
-
-class _Loader:
-    """Runs the real loader, then registers."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _register_controller(module)
 
 class _Finder:
-    """Waits for the import of threadpoolctl, once."""
+    """Adds the controller when threadpoolctl is imported after this package.
+
+    It follows the import protocol without the base class in importlib.abc, whose import takes
+    longer than all of fusednn. It stays until the module has run: a mere look (`find_spec`) at
+    whether threadpoolctl is installed must not use it up.
+    """
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: Any = None
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != _NAME:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
-        return spec
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                self._follow(spec.loader)
+                return spec
+        return None
+
+    def _follow(self, loader: Any) -> None:
+        """Has `loader` add the controller after it ran the module."""
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            if module.__name__ == _NAME:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)  # type: ignore[arg-type]
+                _add_controller(module)
+
+        loader.exec_module = exec_module
+
 
 def register() -> None:
-    """Registers now if threadpoolctl is imported, else as soon as it is.
+    """Adds the controller now if threadpoolctl is imported, else as soon as it is.
 
     Nothing is imported for it: a program that does not use threadpoolctl pays nothing.
     """
     module = sys.modules.get(_NAME)
     if module is not None:
-        _register_controller(module)
-    else:
+        _add_controller(module)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]

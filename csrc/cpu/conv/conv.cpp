@@ -3,7 +3,8 @@
 //   x  (N, C, D, H, W)             y = dy (N, O, OD, OH, OW)
 //   w  (O, C/groups, KD, KH, KW)   bias (O)
 //
-// Forward, per group:   y[o, q] = bias[o] + sum over (c, tap) of w[o, c, tap] x[c, q*stride + tap*dil
+// Forward, per group:   y[o, q] = bias[o] + sum over (c, tap) of w[o, c, tap] x[c, q*stride +
+// tap*dil
 // - pad], a product of w as it lies in memory with the implicit im2col matrix (problem.h, pack.h).
 // Input gradient, per group and per residue of the input position modulo the stride: the same
 // product with dy as the source and the taps that reach the residue, w read as (C/groups, O, taps).
@@ -16,7 +17,9 @@ namespace FUSEDNN_ISA {
 
 namespace {
 
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) { return size[0] * size[1] * size[2]; }
+FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
+    return size[0] * size[1] * size[2];
+}
 
 template <class T>
 void conv_forward_group(const ConvParams& c, i64 group, const T* x, const T* w, const T* bias,
@@ -53,7 +56,7 @@ void conv_forward_group(const ConvParams& c, i64 group, const T* x, const T* w, 
 // the taps in `tap` (positions in the kernel) that reach the residue.
 template <class T>
 struct TransposedWeights {
-    const T* w;           // of the group: (rows of dy, channels, kernel volume)
+    const T* w;  // of the group: (rows of dy, channels, kernel volume)
     i64 channels, volume;
     const i64* tap;
     i64 taps;
@@ -120,9 +123,9 @@ void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&sta
     for (i64 i = 0; i < p.taps[0]; ++i) {
         for (i64 j = 0; j < p.taps[1]; ++j) {
             for (i64 l = 0; l < p.taps[2]; ++l) {
-                tap.get()[t++] = (kernel_index[0][i] * c.kernel[1] + kernel_index[1][j]) *
-                                     c.kernel[2] +
-                                 kernel_index[2][l];
+                tap.get()[t++] =
+                    (kernel_index[0][i] * c.kernel[1] + kernel_index[1][j]) * c.kernel[2] +
+                    kernel_index[2][l];
             }
         }
     }
@@ -154,8 +157,8 @@ void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
     }
 }
 
-#define FUSEDNN_CONV(T)                                                                         \
-    template void conv_forward<T>(const ConvParams&, const T*, const T*, const T*, T*);         \
+#define FUSEDNN_CONV(T)                                                                 \
+    template void conv_forward<T>(const ConvParams&, const T*, const T*, const T*, T*); \
     template void conv_backward_input<T>(const ConvParams&, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CONV)
 

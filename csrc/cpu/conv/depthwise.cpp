@@ -2,14 +2,15 @@
 //
 //   x  (N, C, D, H, W)     y = dy (N, C * m, OD, OH, OW)     w (C * m, 1, KD, KH, KW)
 //
-// All three passes share one scheme. A plane is worked on in bands of output rows; what a band reads
-// is first copied, with its padding, into scratch memory that stays in the L1 cache:
+// All three passes share one scheme. A plane is worked on in bands of output rows; what a band
+// reads is first copied, with its padding, into scratch memory that stays in the L1 cache:
 //
 //   scratch[depth tap][row][residue of the column modulo the column stride][column / stride]
 //
 // so that neighbouring outputs read neighbouring elements at any stride, and no load is out of
 // bounds. Then each tap is one offset into the scratch and one multiply-add per vector of outputs.
-// The input gradient is the same pass over dy spread by the stride (zeros between), kernel reversed.
+// The input gradient is the same pass over dy spread by the stride (zeros between), kernel
+// reversed.
 #include "cpu/conv/depthwise.h"
 
 #include "cpu/kernels.h"
@@ -44,8 +45,8 @@ struct Band {
     FUSEDNN_INLINE explicit Band(const Pass& p) {
         const i64 reach = (p.kernel[2] - 1) * p.dilation[2];
         residues = min_of(p.step[2], reach + 1);
-        pitch = round_up(round_up(p.out_size[2], kVecs * kLanes<T>) + reach / p.step[2] + 1,
-                         kLanes<T>);
+        pitch =
+            round_up(round_up(p.out_size[2], kVecs * kLanes<T>) + reach / p.step[2] + 1, kLanes<T>);
         row_pitch = residues * pitch;
         const i64 reach_rows = (p.kernel[1] - 1) * p.dilation[1] + 1;
         const i64 fit = kScratchBytes / i64(sizeof(T)) / (row_pitch * p.kernel[0]);
@@ -117,11 +118,9 @@ FUSEDNN_INLINE void copy_band(const Pass& p, const Band<T>& band, const T* plane
         const i64 z = source_index(depth * p.step[0] + i * p.dilation[0] - p.pad[0], p.spread[0],
                                    p.src_size[0]);
         for (i64 r = 0; r < band.src_rows; ++r) {
-            const i64 y =
-                source_index(row0 * p.step[1] + r - p.pad[1], p.spread[1], p.src_size[1]);
+            const i64 y = source_index(row0 * p.step[1] + r - p.pad[1], p.spread[1], p.src_size[1]);
             const bool inside = z >= 0 && y >= 0;
-            copy_row(p, band,
-                     inside ? plane + (z * p.src_size[1] + y) * p.src_size[2] : nullptr,
+            copy_row(p, band, inside ? plane + (z * p.src_size[1] + y) * p.src_size[2] : nullptr,
                      scratch + (i * band.src_rows + r) * band.row_pitch);
         }
     }
@@ -225,8 +224,8 @@ void correlate_band(const Pass& p, const Band<T>& band, i64 rows, i64 taps, cons
                 for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
                     for (int v = 0; v < kVecs; ++v) {
-                        sum[r][v] = multiply_add(weight, load(src + r * row_step + v * lanes),
-                                                 sum[r][v]);
+                        sum[r][v] =
+                            multiply_add(weight, load(src + r * row_step + v * lanes), sum[r][v]);
                     }
                 }
             }
@@ -240,8 +239,8 @@ template <class T>
 void correlate_plane(const Pass& p, const Band<T>& band, const i64* offset, const T* src,
                      const T* w, T bias, bool accumulate, T* scratch, T* out) {
     const i64 taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-    const bool unit = p.kernel[0] == 1 && p.step[1] == 1 && p.step[2] == 1 &&
-                      p.dilation[1] == 1 && p.dilation[2] == 1 && p.kernel[1] == p.kernel[2];
+    const bool unit = p.kernel[0] == 1 && p.step[1] == 1 && p.step[2] == 1 && p.dilation[1] == 1 &&
+                      p.dilation[2] == 1 && p.kernel[1] == p.kernel[2];
     const i64 width = p.out_size[2];
     for (i64 depth = 0; depth < p.out_size[0]; ++depth) {
         for (i64 row = 0; row < p.out_size[1]; row += band.rows) {
@@ -259,7 +258,9 @@ void correlate_plane(const Pass& p, const Band<T>& band, const i64* offset, cons
     }
 }
 
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) { return size[0] * size[1] * size[2]; }
+FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
+    return size[0] * size[1] * size[2];
+}
 
 FUSEDNN_INLINE Pass forward_pass(const ConvParams& c) {
     Pass p;
@@ -369,7 +370,8 @@ void multiply_band(const Pass& p, const Band<T>& band, i64 rows, const i64* offs
 #pragma GCC unroll 8
             for (int t = 0; t < kTapGroup; ++t) {
                 // Both factors stop at the row's end: what lies behind it may be infinite.
-                const Vec<T> v = left >= lanes ? load(src + at[t]) : load_partial(src + at[t], left);
+                const Vec<T> v =
+                    left >= lanes ? load(src + at[t]) : load_partial(src + at[t], left);
                 sum[t] = multiply_add(g, v, sum[t]);
             }
         }
@@ -402,11 +404,10 @@ void depthwise_backward_weight(const ConvParams& c, const T* x, const T* dy, T* 
                 for (i64 row = 0; row < c.out_size[1]; row += band.rows) {
                     copy_band(pass, band, src, depth, row, scratch.slot(slot));
                     for (i64 t = 0; t < taps; t += kTapGroup) {
-                        multiply_band(pass, band, min_of(band.rows, c.out_size[1] - row),
-                                      offset.get() + t, int(min_of(taps - t, i64(kTapGroup))),
-                                      scratch.slot(slot),
-                                      grad + (depth * c.out_size[1] + row) * c.out_size[2],
-                                      sum + t);
+                        multiply_band(
+                            pass, band, min_of(band.rows, c.out_size[1] - row), offset.get() + t,
+                            int(min_of(taps - t, i64(kTapGroup))), scratch.slot(slot),
+                            grad + (depth * c.out_size[1] + row) * c.out_size[2], sum + t);
                     }
                 }
             }
@@ -415,9 +416,9 @@ void depthwise_backward_weight(const ConvParams& c, const T* x, const T* dy, T* 
     });
 }
 
-#define FUSEDNN_DEPTHWISE(T)                                                                   \
-    template void depthwise_forward<T>(const ConvParams&, const T*, const T*, const T*, T*);   \
-    template void depthwise_backward_input<T>(const ConvParams&, const T*, const T*, T*);      \
+#define FUSEDNN_DEPTHWISE(T)                                                                 \
+    template void depthwise_forward<T>(const ConvParams&, const T*, const T*, const T*, T*); \
+    template void depthwise_backward_input<T>(const ConvParams&, const T*, const T*, T*);    \
     template void depthwise_backward_weight<T>(const ConvParams&, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_DEPTHWISE)
 

@@ -45,8 +45,8 @@ FUSEDNN_INLINE Vec<T> load_strided(const T* src, i64 step, const StridedLanes& s
     return v;
 }
 
-// Where the columns of one panel lie in the source. Columns are cut into chunks: at most a vector of
-// neighbours in one row of the grid. For tap (i, j, l), chunk s reads in a channel's plane from
+// Where the columns of one panel lie in the source. Columns are cut into chunks: at most a vector
+// of neighbours in one row of the grid. For tap (i, j, l), chunk s reads in a channel's plane from
 // row(i, j)[s].offset + col(l)[s].offset, the lanes that both sets have.
 template <class T>
 class ColumnTable {
@@ -83,8 +83,8 @@ class ColumnTable {
         });
     }
 
-    // Writes rows [k0, k0 + kc) of the panel: dst[r * kTileCols + column]. May run over by less than
-    // a vector.
+    // Writes rows [k0, k0 + kc) of the panel: dst[r * kTileCols + column]. May run over by less
+    // than a vector.
     FUSEDNN_INLINE void pack(i64 k0, i64 kc, T* dst) const {
         if (kc == 0) return;  // no tap reads anything
         if (p_.step[2] == 1) return pack_step<1>(k0, kc, dst);
@@ -101,8 +101,7 @@ class ColumnTable {
             for (i64 j = 0; j < p_.taps[1]; ++j, row += kMaxChunks) {
                 const i64 y = run.q[1] * p_.step[1] + p_.offset[1][j];
                 const bool inside = z_inside && y >= 0 && y < p_.src_size[1];
-                row->offset =
-                    run.image * p_.src_image + (z * p_.src_size[1] + y) * p_.src_size[2];
+                row->offset = run.image * p_.src_image + (z * p_.src_size[1] + y) * p_.src_size[2];
                 row->lanes = lanes_between(0, inside ? kLanes<T> : 0);
             }
         }
@@ -137,9 +136,8 @@ class ColumnTable {
             // Chunks are written from left to right with whole vectors; what runs over is
             // overwritten by the next chunk or row, or belongs to columns that do not exist.
             for (int s = 0; s < chunks; ++s) {
-                store(dst + dst_[s],
-                      load_strided<T, kStep>(plane + row[s].offset + col[s].offset, step,
-                                             col[s].lanes, row[s].lanes));
+                store(dst + dst_[s], load_strided<T, kStep>(plane + row[s].offset + col[s].offset,
+                                                            step, col[s].lanes, row[s].lanes));
             }
             if (++l == col_taps) {
                 l = 0;

@@ -1,10 +1,11 @@
 // One convolution as a matrix product, whose right-hand matrix (im2col) is never formed.
 //
-// A problem is a grid of positions q (per image: grid[0] x grid[1] x grid[2]) and a set of taps. For
-// position q, tap t and source channel c it reads source(c, q * step + offset[t]), 0 outside, and it
-// writes dst(row, q * dst_step + dst_start). Both directions are of this form:
+// A problem is a grid of positions q (per image: grid[0] x grid[1] x grid[2]) and a set of taps.
+// For position q, tap t and source channel c it reads source(c, q * step + offset[t]), 0 outside,
+// and it writes dst(row, q * dst_step + dst_start). Both directions are of this form:
 //   forward         source x,  step = stride, offset = tap * dilation - pad; dst y, dst_step 1
-//   backward input  source dy, one problem for each residue of the input position modulo the stride;
+//   backward input  source dy, one problem for each residue of the input position modulo the
+//   stride;
 //                   the taps are those that reach the residue, step 1; dst dx, dst_step = stride
 // The product has rows = dst channels of a group, columns = batch * grid positions, and k runs over
 // (source channel, tap), taps fastest.

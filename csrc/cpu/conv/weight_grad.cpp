@@ -3,8 +3,8 @@
 //   x  (N, C, D, H, W)     dy (N, O, OD, OH, OW)     dw (O, C/groups, KD, KH, KW)     db (O)
 //
 // dw[o, (c, tap)] = sum over images and positions q of dy[o, q] * im2col[(c, tap), q]: per group a
-// product with rows o, columns (c, tap), and k running over positions. The im2col matrix is made one
-// small block at a time (pack.h) and transposed on the way into the GEMM panels.
+// product with rows o, columns (c, tap), and k running over positions. The im2col matrix is made
+// one small block at a time (pack.h) and transposed on the way into the GEMM panels.
 //
 // The sum over positions is cut into units (a stretch of one image's positions), and where dw alone
 // does not give enough tasks, the units into splits with a partial dw each. Both cuts depend on
@@ -22,13 +22,15 @@ namespace {
 constexpr i64 kUnitPositions = 256;
 constexpr i64 kWantedTasks = 16;
 
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) { return size[0] * size[1] * size[2]; }
+FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
+    return size[0] * size[1] * size[2];
+}
 
 template <class T>
 struct WeightGrad {
     ConvProblem<T> columns;  // group 0's im2col matrix (rows, dst: unused)
     const T* dy;
-    i64 rows, depth, positions;   // of one group: O/groups, C/groups * taps, out pixels
+    i64 rows, depth, positions;  // of one group: O/groups, C/groups * taps, out pixels
     i64 dy_image;
     i64 units_per_image, unit_positions, units;
     i64 panels_per_task, col_panels, col_tasks, splits;
@@ -233,13 +235,14 @@ void bias_grad(i64 outer, i64 channels, i64 inner, const T* dy, T* db) {
     }
     parallel(channels, parallel_slots(channels, bytes), [&](i64 channel, int) {
         double total = 0;
-        for (i64 i = 0; i < outer; ++i) total += sum_row(inner, dy + (i * channels + channel) * inner);
+        for (i64 i = 0; i < outer; ++i)
+            total += sum_row(inner, dy + (i * channels + channel) * inner);
         db[channel] = T(total);
     });
 }
 
-#define FUSEDNN_WEIGHT_GRAD(T)                                                               \
-    template void conv_backward_weight<T>(const ConvParams&, const T*, const T*, T*);        \
+#define FUSEDNN_WEIGHT_GRAD(T)                                                        \
+    template void conv_backward_weight<T>(const ConvParams&, const T*, const T*, T*); \
     template void bias_grad<T>(i64, i64, i64, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_WEIGHT_GRAD)
 

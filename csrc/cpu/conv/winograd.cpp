@@ -14,8 +14,8 @@
 //         0  2 -1 -2  1  0        1/24 2^r
 //         0  4  0 -5  0  1        1/24 (-2)^r, [r = K - 1]
 //
-// So 36 multiplications a tile replace 144 (K = 3) or 100 (K = 5); the products over c are 36 matrix
-// products. Passes:
+// So 36 multiplications a tile replace 144 (K = 3) or 100 (K = 5); the products over c are 36
+// matrix products. Passes:
 //   1. weights -> U[36][O][C]                                      (in parallel over O)
 //   2. for each panel of kTileCols tiles:                          (in parallel)
 //      a. patches -> V[36][C][tile]
@@ -350,8 +350,7 @@ bool run_winograd(const WinogradProblem<T>& p) {
                     out.ldc = kPanel<T>;
                     out.cols = count > kLanes<T> ? kPanel<T> : kLanes<T>;
                     tile_function<T>(cut.height(i), out.cols, false)(
-                        p.channels,
-                        u.get() + point * u_stride + (row0 + cut.start(i)) * p.channels,
+                        p.channels, u.get() + point * u_stride + (row0 + cut.start(i)) * p.channels,
                         p.channels, v + point * v_stride, kPanel<T>, out);
                 }
             }

@@ -1,8 +1,8 @@
 // The blocked product that gemm and conv share: C (m x n) = A (m x k) B (k x n).
 //
 //   for each block of k:                      (sequential: C accumulates in a fixed order)
-//     pack A's block into panels of rows      (in parallel over panels; skipped for A read in place)
-//     for each task = rows x columns of C:    (in parallel)
+//     pack A's block into panels of rows      (in parallel over panels; skipped for A read in
+//     place) for each task = rows x columns of C:    (in parallel)
 //       pack B's block into panels of columns
 //       for each panel of rows, for each panel of columns: one register tile
 //
@@ -10,7 +10,8 @@
 // chain of multiply-adds over k, cut only where blocks of k meet, and those depend on shape alone.
 //
 // Who uses the engine brings two small objects:
-//   pack_b(k0, kc, col0, cols, dst, slot)   writes the panel dst[p * kTileCols + j] for kc rows of B;
+//   pack_b(k0, kc, col0, cols, dst, slot)   writes the panel dst[p * kTileCols + j] for kc rows of
+//   B;
 //                                     it may run over by less than kTileCols elements
 //   emit(tile_fn, kc, a, a_row, b, row0, rows, col0, cols, first, last)   runs one tile into C
 #pragma once
@@ -40,7 +41,8 @@ FUSEDNN_INLINE Blocking choose_blocking(i64 m, i64 n, i64 k) {
     blocking.depth = max_of(ceil_div(k, max_of(ceil_div(k, kBlockDepth), i64(1))), i64(1));
     blocking.col_panels = ceil_div(n, kTileCols<T>);
     const i64 row_panels = ceil_div(m, kTileRows);
-    blocking.slots = parallel_slots(blocking.col_panels * row_panels, 2 * m * n * max_of(k, i64(1)));
+    blocking.slots =
+        parallel_slots(blocking.col_panels * row_panels, 2 * m * n * max_of(k, i64(1)));
     const i64 fit = kPackedBlockBytes / (blocking.depth * kTileCols<T> * i64(sizeof(T)));
     blocking.task_panels = max_of(min_of(fit, blocking.col_panels), i64(1));
     const i64 wanted = blocking.slots > 1 ? blocking.slots * kTasksPerThread : 1;
@@ -56,8 +58,8 @@ FUSEDNN_INLINE Blocking choose_blocking(i64 m, i64 n, i64 k) {
     return blocking;
 }
 
-// A as the engine reads it: element (i, p) at data[i * row + p * col]. Other sources of A (weights in
-// another order, say) bring the same members.
+// A as the engine reads it: element (i, p) at data[i * row + p * col]. Other sources of A (weights
+// in another order, say) bring the same members.
 template <class T>
 struct MatrixA {
     const T* data;

@@ -33,7 +33,8 @@ void dot_tile(const GemmParams<T>& p, i64 row0, i64 col0) {
         Vec<T> x[R];
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
-            x[r] = left >= lanes ? load(a + r * p.a_row + q) : load_partial(a + r * p.a_row + q, left);
+            x[r] =
+                left >= lanes ? load(a + r * p.a_row + q) : load_partial(a + r * p.a_row + q, left);
         }
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) {
@@ -61,16 +62,21 @@ void dot_rows(const GemmParams<T>& p, i64 col0, i64 col1) {
 template <class T>
 void gemm_dot(const GemmParams<T>& p) {
     // Columns per task: as many as bring 64 KB of B, so that a task is worth claiming.
-    const i64 step = round_up(max_of(i64(65536 / sizeof(T)) / max_of(p.k, i64(1)), i64(1)), kDotCols);
+    const i64 step =
+        round_up(max_of(i64(65536 / sizeof(T)) / max_of(p.k, i64(1)), i64(1)), kDotCols);
     const i64 tasks = ceil_div(p.n, step);
     parallel(tasks, parallel_slots(tasks, 2 * p.m * p.n * p.k), [&](i64 task, int) {
         FlushDenormals flush;
         const i64 col0 = task * step, col1 = min_of(col0 + step, p.n);
         switch (p.m) {
-            case 1: return dot_rows<T, 1>(p, col0, col1);
-            case 2: return dot_rows<T, 2>(p, col0, col1);
-            case 3: return dot_rows<T, 3>(p, col0, col1);
-            default: return dot_rows<T, kDotRows>(p, col0, col1);
+            case 1:
+                return dot_rows<T, 1>(p, col0, col1);
+            case 2:
+                return dot_rows<T, 2>(p, col0, col1);
+            case 3:
+                return dot_rows<T, 3>(p, col0, col1);
+            default:
+                return dot_rows<T, kDotRows>(p, col0, col1);
         }
     });
 }

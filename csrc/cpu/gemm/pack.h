@@ -66,8 +66,7 @@ FUSEDNN_INLINE void pack_cols(i64 k, i64 cols, const T* b, i64 b_row, i64 b_col,
         const i64 first = min_of(cols, i64(lanes));
         for (i64 p = 0; p < k; ++p) {
             const T* row = b + p * b_row;
-            store(dst + p * width,
-                  cols >= lanes ? load(row) : load_partial(row, first));
+            store(dst + p * width, cols >= lanes ? load(row) : load_partial(row, first));
             store(dst + p * width + lanes,
                   cols == width ? load(row + lanes) : load_partial(row + lanes, second));
         }

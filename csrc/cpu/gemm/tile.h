@@ -103,15 +103,17 @@ using TileFn = void (*)(i64, const T*, i64, const T*, i64, const TileOutput<T>&)
 template <class T>
 TileFn<T> tile_function(int rows, i64 cols, bool packed_a);
 
-// How `m` rows are cut into panels: as few as possible, heights differing by at most one, so that no
-// panel is much less efficient than the others.
+// How `m` rows are cut into panels: as few as possible, heights differing by at most one, so that
+// no panel is much less efficient than the others.
 struct RowPanels {
     i64 count;
     i64 base;   // height of the later panels
     i64 extra;  // the first `extra` panels are one row higher
 
     FUSEDNN_INLINE explicit RowPanels(i64 m)
-        : count(ceil_div(m, kTileRows)), base(count ? m / count : 0), extra(count ? m % count : 0) {}
+        : count(ceil_div(m, kTileRows)),
+          base(count ? m / count : 0),
+          extra(count ? m % count : 0) {}
     FUSEDNN_INLINE i64 start(i64 panel) const { return panel * base + min_of(panel, extra); }
     FUSEDNN_INLINE int height(i64 panel) const { return int(base + (panel < extra)); }
 };

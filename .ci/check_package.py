@@ -1,0 +1,97 @@
+"""What a user gets: the wheel's size, what it needs and exports, and what importing it costs.
+
+usage: check_package.py WHEEL    with the wheel installed in the running environment
+"""
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+MOST_BYTES = 10_000_000
+MOST_IMPORT_MS = 50.0
+REQUIREMENTS = {"numpy", "safetensors"}
+LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+# Loaded when they are used, never by importing fusednn.
+HEAVY = ("torch", "onnx", "onnxruntime", "sklearn", "scipy", "matplotlib", "tqdm", "cupy", "jax")
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def requirements(wheel: zipfile.ZipFile) -> set[str]:
+    """Names of the packages that the wheel needs without any extra."""
+    (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+    lines = re.findall(r"^Requires-Dist: ([\w.-]+)(.*)$", wheel.read(name).decode(), re.MULTILINE)
+    return {package.lower() for package, rest in lines if "extra ==" not in rest}
+
+
+def linked(extension: Path) -> tuple[set[str], set[str]]:
+    """The libraries an extension loads, and the symbols it exports."""
+    needed = set(re.findall(r"NEEDED.*\[(.+)\]", output("readelf", "-d", str(extension))))
+    symbols = output("nm", "-D", "--defined-only", "--format=posix", str(extension))
+    return needed, {line.split()[0] for line in symbols.splitlines()}
+
+
+def import_ms(rounds: int = 11) -> float:
+    """Milliseconds that `import fusednn` takes on top of NumPy: the median of fresh processes."""
+    code = (
+        "import time, numpy; start = time.perf_counter(); import fusednn; "
+        "print(1e3 * (time.perf_counter() - start))"
+    )
+    return statistics.median(float(output(sys.executable, "-c", code)) for _ in range(rounds))
+
+
+def eager() -> list[str]:
+    code = f"import sys, fusednn; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    return output(sys.executable, "-c", code).split()
+
+
+def complaints(path: Path) -> list[str]:
+    found = []
+    size = path.stat().st_size
+    print(f"{path.name}: {size / 1e6:.2f} MB")
+    if size > MOST_BYTES:
+        found.append(f"larger than {MOST_BYTES / 1e6:g} MB")
+    with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory() as folder:
+        needs = requirements(wheel)
+        print(f"requires {', '.join(sorted(needs))}")
+        if needs != REQUIREMENTS:
+            found.append(f"requires {sorted(needs)}, expected {sorted(REQUIREMENTS)}")
+        for name in wheel.namelist():
+            if not name.endswith(".so"):
+                continue
+            libraries, symbols = linked(Path(wheel.extract(name, folder)))
+            print(f"{name} loads {', '.join(sorted(libraries))}")
+            print(f"{name} exports {', '.join(sorted(symbols))}")
+            strange = {lib for lib in libraries - LIBRARIES if not lib.startswith("ld-linux")}
+            if strange:
+                found.append(f"{name} loads {sorted(strange)}")
+            foreign = {s for s in symbols if not s.startswith(("PyInit_", "fusednn_"))}
+            if foreign:
+                found.append(f"{name} exports {sorted(foreign)[:5]}")
+    cost = import_ms()
+    print(f"import: {cost:.0f} ms over NumPy")
+    if cost > MOST_IMPORT_MS:
+        found.append(f"import takes {cost:.0f} ms over NumPy, at most {MOST_IMPORT_MS:g} allowed")
+    if loaded := eager():
+        found.append(f"import loads {loaded}")
+    return found
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    found = complaints(Path(sys.argv[1]))
+    for line in found:
+        print(f"PACKAGE: {line}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+#include "cpu/conv/channel_lanes.h"
+
+#include "cpu/kernels.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+namespace {
+
+// One tap as a tile reads it: for channel c, position r of the source at source[a + c * plane + r *
+// step], and a row of the weights at packed[b + c * taps * kTileCols].
+struct TapOffsets {
+    i64 a, b;
+};
+
+// What the taps of a tile are offset from.
+template <class T>
+struct TapBase {
+    const T* source;
+    const T* packed;
+    i64 channels, plane, weight_step;  // weight_step: all taps * kTileCols
+};
+
+// sums[r][kTileCols] (+)= over channels and taps, for R positions. Taps run fastest: what they read
+// of a channel overlaps, and the weights are read in the order of memory.
+template <class T, int R, int kStep>
+void tap_tile(const TapBase<T>& base, const TapOffsets* taps, i64 count, bool accumulate, T* sums) {
+    constexpr int lanes = kLanes<T>;
+    Vec<T> sum[R][kTileVecs];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kTileVecs; ++v) {
+            sum[r][v] = accumulate ? load(sums + r * kTileCols<T> + v * lanes) : Vec<T>{};
+        }
+    }
+    const T* source = base.source;
+    const T* packed = base.packed;
+    for (i64 c = 0; c < base.channels; ++c) {
+        for (i64 t = 0; t < count; ++t) {
+            const T* a = source + taps[t].a;
+            const T* b = packed + taps[t].b;
+            Vec<T> row[kTileVecs];
+#pragma GCC unroll 2
+            for (int v = 0; v < kTileVecs; ++v) row[v] = load(b + v * lanes);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                const Vec<T> x = broadcast(a[r * kStep]);
+#pragma GCC unroll 2
+                for (int v = 0; v < kTileVecs; ++v) {
+                    sum[r][v] = multiply_add(x, row[v], sum[r][v]);
+                }
+            }
+        }
+        source += base.plane;
+        packed += base.weight_step;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kTileVecs; ++v) store(sums + r * kTileCols<T> + v * lanes, sum[r][v]);
+    }
+}
+
+template <class T>
+using TapTileFn = void (*)(const TapBase<T>&, const TapOffsets*, i64, bool, T*);
+
+template <class T>
+struct TapTileTable {
+    TapTileFn<T> entry[2][kTileRows];
+};
+
+template <class T, int R>
+constexpr void fill(TapTileTable<T>& table) {
+    table.entry[0][R - 1] = tap_tile<T, R, 1>;
+    table.entry[1][R - 1] = tap_tile<T, R, 2>;
+    if constexpr (R > 1) fill<T, R - 1>(table);
+}
+
+template <class T>
+constexpr TapTileTable<T> make_table() {
+    TapTileTable<T> table{};
+    fill<T, kTileRows>(table);
+    return table;
+}
+
+template <class T>
+constexpr TapTileTable<T> tap_tiles = make_table<T>();
+
+// Weight rows are as many streams as there are lanes, more than hardware prefetchers follow.
+template <class T>
+constexpr i64 kPrefetch = 512 / i64(sizeof(T));
+
+// W[channel][tap][kTileCols] for the kTileCols rows from row0 on, source channels [begin, end). A
+// row's elements are read in the order of memory and transposed: lanes become rows.
+template <class T>
+void pack_panel(const ConvProblem<T>& p, const ConvWeights<T>& w, i64 row0, i64 begin, i64 end,
+                T* packed) {
+    constexpr int lanes = kLanes<T>;
+    // Channels that lie behind one another are read as one run.
+    const bool one_run = w.channel_stride == w.volume;
+    const i64 runs = one_run ? 1 : end - begin;
+    const i64 length = one_run ? (end - begin) * w.volume : w.volume;
+    const i64 taps = p.tap_count();
+    for (i64 run = 0; run < runs; ++run) {
+        T* out = packed + (begin + run) * taps * kTileCols<T>;
+        i64 position = 0;
+        for (i64 k = 0; k < length; k += lanes) {
+            const i64 left = min_of(length - k, i64(lanes));
+            Vec<T> block[kTileVecs][lanes];
+#pragma GCC unroll 2
+            for (int v = 0; v < kTileVecs; ++v) {
+                const i64 first = row0 + v * lanes, last = max_of(p.rows - 1 - first, i64(0));
+                const T* src = w.w + min_of(first, p.rows - 1) * w.row_stride +
+                               (begin + run) * w.channel_stride + k;
+#pragma GCC unroll 16
+                for (int i = 0; i < lanes; ++i) {
+                    // Rows that do not exist repeat the last one; their sums are dropped.
+                    const T* row = src + min_of(i64(i), last) * w.row_stride;
+                    __builtin_prefetch(row + kPrefetch<T>);
+                    block[v][i] = left == lanes ? load(row) : load_partial(row, left);
+                }
+                transpose<T>(block[v]);
+            }
+            for (int i = 0; i < left; ++i) {
+                const i64 tap = w.tap[position];
+                if (tap >= 0) {
+                    store(out + tap * kTileCols<T>, block[0][i]);
+                    store(out + tap * kTileCols<T> + lanes, block[1][i]);
+                }
+                if (++position == w.volume) {
+                    position = 0;
+                    out += taps * kTileCols<T>;
+                }
+            }
+        }
+    }
+}
+
+// The positions [begin, end) of a grid row for which a tap reads inside the source row.
+struct Span {
+    i64 begin, end;
+};
+
+template <class T>
+FUSEDNN_INLINE Span inside(const ConvProblem<T>& p, i64 offset) {
+    const i64 step = p.step[2], size = p.src_size[2];
+    const i64 begin = offset < 0 ? ceil_div(-offset, step) : 0;
+    const i64 end = offset < size ? ceil_div(size - offset, step) : 0;
+    return {min_of(begin, p.grid[2]), min_of(end, p.grid[2])};
+}
+
+// Tile (count positions x kTileCols rows of sums) -> dst, transposed, plus bias.
+template <class T>
+FUSEDNN_INLINE void store_tile(const ConvProblem<T>& p, const T* sums, i64 count, i64 row0, T* dst,
+                               const T* bias) {
+    constexpr int lanes = kLanes<T>;
+    for (i64 v = 0; v < kTileVecs; ++v) {
+        const i64 first = row0 + v * lanes, rows = min_of(p.rows - first, i64(lanes));
+        if (rows <= 0) return;
+        const Vec<T> shift = bias ? load_partial(bias + first, rows) : Vec<T>{};
+        for (i64 r0 = 0; r0 < count; r0 += lanes) {
+            const i64 positions = min_of(count - r0, i64(lanes));
+            Vec<T> block[lanes];
+#pragma GCC unroll 16
+            for (int r = 0; r < lanes; ++r) {
+                const i64 from = r0 + min_of(i64(r), positions - 1);
+                block[r] = load(sums + from * kTileCols<T> + v * lanes) + shift;
+            }
+            transpose<T>(block);
+            if (p.dst_step[2] == 1) {
+#pragma GCC unroll 16
+                for (int i = 0; i < lanes; ++i) {
+                    if (i < rows) {
+                        store_partial(dst + (v * lanes + i) * p.dst_plane + r0, block[i],
+                                      positions);
+                    }
+                }
+            } else {
+                for (int i = 0; i < rows; ++i) {
+                    T* row = dst + (v * lanes + i) * p.dst_plane + r0 * p.dst_step[2];
+                    for (i64 r = 0; r < positions; ++r) row[r * p.dst_step[2]] = block[i][r];
+                }
+            }
+        }
+    }
+}
+
+// Appends the taps of column `l` that read inside the source for grid row (q0, q1), as seen from
+// position x0; returns the new length of the list.
+template <class T>
+FUSEDNN_INLINE i64 add_taps(const ConvProblem<T>& p, i64 q0, i64 q1, i64 l, i64 x0,
+                            TapOffsets* list, i64 length) {
+    for (i64 i = 0; i < p.taps[0]; ++i) {
+        const i64 z = q0 * p.step[0] + p.offset[0][i];
+        if (z < 0 || z >= p.src_size[0]) continue;
+        for (i64 j = 0; j < p.taps[1]; ++j) {
+            const i64 y = q1 * p.step[1] + p.offset[1][j];
+            if (y < 0 || y >= p.src_size[1]) continue;
+            list[length++] = {
+                (z * p.src_size[1] + y) * p.src_size[2] + p.offset[2][l] + x0 * p.step[2],
+                ((i * p.taps[1] + j) * p.taps[2] + l) * kTileCols<T>};
+        }
+    }
+    return length;
+}
+
+// All positions of grid row (image, q0, q1) for one panel of destination channels.
+template <class T>
+FUSEDNN_INLINE void run_grid_row(const ConvProblem<T>& p, i64 image, i64 q0, i64 q1, i64 row0,
+                                 const T* packed, const T* bias, TapOffsets* tap_list) {
+    T sums[kTileRows * kTileCols<T>];
+    const auto& tiles = tap_tiles<T>.entry[p.step[2] - 1];
+    const RowPanels cut(p.grid[2]);
+    const TapBase<T> base{p.src + image * p.src_image, packed, p.channels, p.src_plane,
+                          p.tap_count() * kTileCols<T>};
+    T* dst = p.dst + image * p.dst_image + row0 * p.dst_plane +
+             ((q0 * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] + q1 * p.dst_step[1] +
+              p.dst_start[1]) *
+                 p.dst_size[2] +
+             p.dst_start[2];
+    for (i64 panel = 0; panel < cut.count; ++panel) {
+        const i64 x0 = cut.start(panel), count = cut.height(panel);
+        // First the taps that all positions of the tile have, in registers from start to end; then,
+        // column of taps by column, those that only some have, added to their part of the tile.
+        i64 taps = 0;
+        for (i64 l = 0; l < p.taps[2]; ++l) {
+            const Span span = inside(p, p.offset[2][l]);
+            if (span.begin <= x0 && span.end >= x0 + count) {
+                taps = add_taps(p, q0, q1, l, x0, tap_list, taps);
+            }
+        }
+        tiles[count - 1](base, tap_list, taps, false, sums);
+        for (i64 l = 0; l < p.taps[2]; ++l) {
+            const Span span = inside(p, p.offset[2][l]);
+            const i64 begin = max_of(span.begin, x0), end = min_of(span.end, x0 + count);
+            if (begin >= end || end - begin == count) continue;
+            taps = add_taps(p, q0, q1, l, begin, tap_list, 0);
+            tiles[end - begin - 1](base, tap_list, taps, true, sums + (begin - x0) * kTileCols<T>);
+        }
+        store_tile(p, sums, count, row0, dst + x0 * p.dst_step[2], bias);
+    }
+}
+
+}  // namespace
+
+template <class T>
+void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* bias) {
+    if (p.rows == 0 || p.columns() == 0) return;
+    const i64 panels = ceil_div(p.rows, kTileCols<T>);
+    const i64 panel_size = p.depth() * kTileCols<T>;
+    const i64 grid_rows = p.batch * p.grid[0] * p.grid[1];
+    const int slots =
+        parallel_slots(panels * grid_rows, 2 * p.rows * p.columns() * max_of(p.depth(), i64(1)));
+    Workspace<T> packed(panels * panel_size);
+    // Channels of a panel per packing task, so that few panels still make many tasks.
+    const i64 step = ceil_div(p.channels, i64(8));
+    const i64 cuts = step ? ceil_div(p.channels, step) : 0;
+    parallel(panels * cuts, slots, [&](i64 task, int) {
+        const i64 panel = task / cuts, begin = task % cuts * step;
+        pack_panel(p, w, panel * kTileCols<T>, begin, min_of(begin + step, p.channels),
+                   packed.get() + panel * panel_size);
+    });
+    // A task is a panel of channels and as many grid rows as leave 8 tasks a thread.
+    const i64 rows_per_task =
+        slots == 1 ? grid_rows : max_of(grid_rows * panels / (slots * 8), i64(1));
+    const i64 row_tasks = ceil_div(grid_rows, min_of(rows_per_task, grid_rows));
+    Workspace<TapOffsets> tap_lists(p.tap_count(), slots);
+    parallel(panels * row_tasks, slots, [&](i64 task, int slot) {
+        FlushDenormals flush;
+        const i64 panel = task / row_tasks, part = task % row_tasks;
+        const i64 begin = grid_rows * part / row_tasks, end = grid_rows * (part + 1) / row_tasks;
+        for (i64 row = begin; row < end; ++row) {
+            run_grid_row(p, row / (p.grid[0] * p.grid[1]), row / p.grid[1] % p.grid[0],
+                         row % p.grid[1], panel * kTileCols<T>, packed.get() + panel * panel_size,
+                         bias, tap_lists.slot(slot));
+        }
+    });
+}
+
+#define FUSEDNN_CHANNEL_LANES(T) \
+    template void conv_channel_lanes<T>(const ConvProblem<T>&, const ConvWeights<T>&, const T*);
+FUSEDNN_INSTANTIATE(FUSEDNN_CHANNEL_LANES)
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn

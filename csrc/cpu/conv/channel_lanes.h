@@ -1,0 +1,40 @@
+// A ConvProblem with destination channels in the lanes and positions as the rows of the tile.
+//
+// The product of product.h is transposed: a tile is up to kTileRows neighbouring positions of one
+// grid row times kTileCols destination channels. Then
+//   - the source needs no packing at all: the elements that a tile broadcasts for one (tap,
+//   channel)
+//     lie `step` apart in one row of the source;
+//   - taps that fall into the padding are left out instead of multiplied by 0 (18 % of all in a
+//     7 x 7 image with a 3 x 3 kernel);
+//   - no lane is idle where planes are small and channels many.
+// What it costs: weights are transposed into W[panel][source channel][tap][kTileCols], and tiles
+// are transposed on the way out.
+#pragma once
+#include "cpu/conv/problem.h"
+#include "cpu/gemm/tile.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+// The weights of a problem: element (row, channel, kernel position) at w[row * row_stride + channel
+// * channel_stride + position]. tap[position] is the tap that reads it, or -1 for none.
+template <class T>
+struct ConvWeights {
+    const T* w;
+    i64 row_stride, channel_stride, volume;
+    const i64* tap;
+};
+
+// Tiles of this kind read every step-th element: 1 or 2.
+template <class T>
+FUSEDNN_INLINE bool channel_lanes_apply(const ConvProblem<T>& p) {
+    return p.step[2] <= 2;
+}
+
+template <class T>
+void conv_channel_lanes(const ConvProblem<T>& problem, const ConvWeights<T>& weights,
+                        const T* bias);
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn

@@ -1,0 +1,184 @@
+"""Walks the cases: prepares, checks, times, and makes records of them."""
+
+import datetime
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+import fusednn as fn
+from fusednn.bench import ceilings, conv, machine, peers, pool, records, table
+from fusednn.bench.measure import ROUNDS, Timing, alternate
+from fusednn.bench.work import OURS, Work, WrongAnswerError
+from fusednn.testing.cases import BENCH, Case, Direction
+
+PREPARE: dict[str, Callable[..., Work]] = {"conv": conv.prepare, "pool": pool.prepare}
+# More than this many running processes before we start are somebody else's.
+BUSY = 0.7
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    "fwd": ("fwd",),
+    "fwdbwd": ("fwdbwd",),
+    "both": ("fwd", "fwdbwd"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    ops: Sequence[str] = tuple(PREPARE)
+    cases: str = ""
+    direction: str = "both"
+    threads: int = 1
+    peers: Sequence[str] = peers.PEERS
+    dtype: str = "float32"
+    budget: float = 1.2
+
+
+def selected(options: Options) -> list[tuple[Case, Direction]]:
+    """The cases of the chosen ops and directions whose name (with direction) matches."""
+    return [
+        (case, direction)
+        for op in options.ops
+        for direction in DIRECTIONS[options.direction]
+        for case in BENCH[op]
+        if re.search(options.cases, f"{case.name} {direction}")
+    ]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = fn.get_num_threads()
+    with machine.only_cpus(count):
+        fn.set_num_threads(count)
+        try:
+            yield
+        finally:
+            fn.set_num_threads(before)
+
+
+def run(options: Options, say: Callable[[str], None] = print) -> tuple[records.Run, list[str]]:
+    """Runs the selected cases; returns the results and what went wrong, case by case.
+
+    An interrupt ends the run early and keeps what is done.
+    """
+    chosen = selected(options)
+    dtype = np.dtype(options.dtype)
+    with _threads(options.threads):
+        others = peers.load(options.peers, options.threads)
+        ceiling = ceilings.measure(options.threads, dtype, others)
+        result = records.Run(_header(options, others, ceiling))
+        for line in _introduction(result.header, others, ceiling):
+            say(line)
+        names = [f"{case.name} {direction}" for case, direction in chosen]
+        lines = table.Table(names, [name for name in others.names if name in others])
+        say(lines.heading())
+        wrong = []
+        try:
+            for case, direction in chosen:
+                work = PREPARE[case.op](case, direction, dtype, others)
+                found, complaints = _one(work, options, ceiling)
+                wrong += complaints
+                for name, reason in work.unable.items():
+                    say(f"{name} cannot run {case.name} {direction}: {reason}")
+                for complaint in complaints:
+                    say(f"WRONG: {complaint}")
+                if found:
+                    result.records += found
+                    say(lines.line(found))
+        except KeyboardInterrupt:
+            wrong.append("interrupted")
+    return result, wrong
+
+
+def _one(
+    work: Work, options: Options, ceiling: ceilings.Ceilings
+) -> tuple[list[records.Record], list[str]]:
+    """Checks every implementation and times those whose answer is right."""
+    errors, complaints = {}, []
+    for name in list(work.calls):
+        try:
+            errors[name] = work.check(name)
+        except WrongAnswerError as error:
+            complaints.append(str(error))
+    if OURS not in errors:
+        return [], complaints
+    calls = {name: work.calls[name].run for name in errors}
+    # Idle workers of some libraries spin for milliseconds; they must not spin in our round.
+    pause = 0.005 if options.threads > 1 else 0.0
+    timings = alternate(calls, options.budget, ROUNDS, pause)
+    return _records(work, options, ceiling, timings, errors), complaints
+
+
+def _records(
+    work: Work,
+    options: Options,
+    ceiling: ceilings.Ceilings,
+    timings: dict[str, Timing],
+    errors: dict[str, float],
+) -> list[records.Record]:
+    case, direction = work.case, work.direction
+    flops, moved = case.flops(direction), case.bytes(direction, work.dtype.itemsize)
+    least, bound = ceiling.least_seconds(flops, moved)
+    rivals = {name: timing.median for name, timing in timings.items() if name != OURS}
+    best = min(rivals, key=lambda name: rivals[name]) if rivals else None
+    found = []
+    for name, timing in timings.items():
+        against = best if name == OURS else None
+        found.append(
+            records.Record(
+                op=case.op,
+                case=case.name,
+                direction=direction,
+                dtype=work.dtype.name,
+                device="cpu",
+                isa=fn.cpu_isa(),
+                threads=options.threads,
+                impl=name,
+                median_us=timing.median * 1e6,
+                best_us=timing.best * 1e6,
+                gflops=flops / timing.median / 1e9,
+                gbps=moved / timing.median / 1e9,
+                max_rel_err=errors[name],
+                ratio_to_best_peer=rivals[against] / timing.median if against else None,
+                best_peer=against,
+                of_ceiling=least / timing.median,
+                ceiling=bound,
+                spread=timing.spread,
+            )
+        )
+    return found
+
+
+def _header(options: Options, others: peers.Peers, ceiling: ceilings.Ceilings) -> dict[str, Any]:
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(),
+        "versions": {"fusednn": fn.__version__, "numpy": np.__version__, **others.versions},
+        "isa": fn.cpu_isa(),
+        "threads": options.threads,
+        "load": machine.load(),
+        "dtype": options.dtype,
+        "budget_s": options.budget,
+        "ceilings": asdict(ceiling),
+        "argv": sys.argv[1:],
+    }
+
+
+def _introduction(
+    header: dict[str, Any], others: peers.Peers, ceiling: ceilings.Ceilings
+) -> Iterator[str]:
+    bandwidths = ", ".join(f"{level} {value:.0f}" for level, value in ceiling.gbps.items())
+    yield f"{header['machine']['cpu']}, {header['threads']} thread(s), ISA {header['isa']}"
+    yield (
+        f"measured ceilings: {ceiling.gflops:.0f} GFLOP/s {header['dtype']} (matrix product); "
+        f"copy GB/s: {bandwidths}"
+    )
+    yield ", ".join(f"{name} {version}" for name, version in header["versions"].items())
+    if header["load"] > BUSY:
+        busy = f"the machine is busy (load {header['load']})"
+        yield f"NOTE: {busy}: trust ratios, not times or ceilings"
+    for name, reason in others.missing.items():
+        yield f"{name} takes no part: {reason}"

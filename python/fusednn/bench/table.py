@@ -1,0 +1,67 @@
+"""The table that a run prints, line by line as results come in."""
+
+import math
+from collections.abc import Sequence
+
+from fusednn.bench.records import Record
+from fusednn.bench.work import OURS
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def number(value: float) -> str:
+    """Three digits that count, never in exponent form."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def rate(record: Record) -> str:
+    if record.ceiling == "FMA":
+        return f"{number(record.gflops)} GF/s"
+    return f"{number(record.gbps)} GB/s"
+
+
+class Table:
+    """Columns: ours, then each peer's median, then the ratio to the best of them."""
+
+    def __init__(self, names: Sequence[str], peers: Sequence[str]) -> None:
+        self.width = max(map(len, names), default=4)
+        self.peers = peers
+
+    def heading(self) -> str:
+        ours = f"{'median':>9} {'best':>9} {'rate':>10} {'of ceiling':>11} {'error':>8}"
+        peers = "".join(f" {peer:>9}" for peer in self.peers)
+        ratio = f"  {'vs best peer':>12}" if self.peers else ""
+        return f"{'times in us':{self.width}} {ours}{peers}{ratio}".rstrip()
+
+    def line(self, records: Sequence[Record]) -> str:
+        """One case in one direction: our record and those of the peers."""
+        by_impl = {record.impl: record for record in records}
+        ours = by_impl[OURS]
+        text = (
+            f"{f'{ours.case} {ours.direction}':{self.width}} {number(ours.median_us):>9} "
+            f"{number(ours.best_us):>9} {rate(ours):>10} "
+            f"{f'{ours.of_ceiling:.0%} {ours.ceiling}':>11} {ours.max_rel_err:>8.0e}"
+        )
+        for peer in self.peers:
+            median = number(by_impl[peer].median_us) if peer in by_impl else "-"
+            text += f" {median:>9}"
+        if ours.ratio_to_best_peer is not None:
+            text += f"  {f'{ours.ratio_to_best_peer:.2f}x {ours.best_peer}':>12}"
+        return text.rstrip()
+
+
+def summary(records: Sequence[Record]) -> str:
+    """The geometric mean of our ratios and the worst of them."""
+    ours = [r for r in records if r.impl == OURS and r.ratio_to_best_peer is not None]
+    if not ours:
+        return "No peer took part, so there is no ratio."
+    ratios = [r.ratio_to_best_peer for r in ours if r.ratio_to_best_peer is not None]
+    worst = min(ours, key=lambda r: r.ratio_to_best_peer or math.inf)
+    return (
+        f"{geometric_mean(ratios):.2f}x the best peer (geometric mean of {len(ratios)}); "
+        f"worst {worst.ratio_to_best_peer:.2f}x: {worst.case} {worst.direction}"
+    )

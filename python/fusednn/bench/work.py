@@ -1,0 +1,162 @@
+"""What an op's benchmark file hands to the runner."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusednn.testing.cases import Arrays, Case, Direction
+from fusednn.testing.reference import relative_error
+
+Results = list[NDArray[Any]]
+OURS = "fusednn"
+
+
+class WrongAnswerError(Exception):
+    """An implementation computed something else than the op."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One implementation: what is timed, and how its result becomes NumPy arrays."""
+
+    run: Callable[[], Any]
+    arrays: Callable[[Any], Results]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One case in one direction, ready to be checked and timed.
+
+    expected holds float64 results: the output (fwd) or every gradient (fwdbwd). `terms` is how many
+    products the longest sum among them has: rounding errors grow with its square root.
+    """
+
+    case: Case
+    direction: Direction
+    dtype: np.dtype[Any]
+    expected: Results
+    terms: int
+    calls: dict[str, Call] = field(default_factory=dict)
+    # Peers that have no such op (or not for this dtype), with their own words for it.
+    unable: dict[str, str] = field(default_factory=dict)
+
+    def peer(self, name: str, build: Callable[[], Call]) -> None:
+        """Adds a peer's call, unless it fails to build or to run."""
+        try:
+            call = build()
+            call.run()
+            self.calls[name] = call
+        except Exception as error:
+            self.unable[name] = str(error).splitlines()[0]
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error that can still be rounding.
+
+        32 roundings of random sign per term; exact results for ops that only move values. A wrong
+        tap, stride or channel shows as 0.01 to 1.
+        """
+        return 32 * float(np.finfo(self.dtype).eps) * math.sqrt(self.terms)
+
+    def check(self, name: str) -> float:
+        """The largest relative error of a call's results; WrongAnswerError beyond the tolerance."""
+        call = self.calls[name]
+        found = call.arrays(call.run())
+        shapes = [array.shape for array in found]
+        expected = [array.shape for array in self.expected]
+        where = f"{name}, {self.case.name} {self.direction}"
+        if shapes != expected:
+            raise WrongAnswerError(f"{where}: shapes {shapes}, expected {expected}")
+        error = max(map(relative_error, found, self.expected))
+        if not error <= self.tolerance:
+            raise WrongAnswerError(
+                f"{where}: relative error {error:.1e}, rounding explains {self.tolerance:.1e}"
+            )
+        return error
+
+
+def numpy_of(result: Any) -> NDArray[Any]:
+    """A NumPy array of our Tensor, a torch tensor (detached), a jax array, or an array."""
+    if hasattr(result, "detach"):
+        result = result.detach()
+    return result.numpy() if hasattr(result, "numpy") else np.asarray(result)
+
+
+def one(result: Any) -> Results:
+    return [numpy_of(result)]
+
+
+def many(results: Sequence[Any]) -> Results:
+    return [numpy_of(result) for result in results]
+
+
+def ours_forward_backward(
+    function: Callable[..., Any], leaves: Sequence[NDArray[Any]], grad: NDArray[Any]
+) -> Call:
+    """Our forward and backward through the tape; results are the leaves' gradients."""
+    import fusednn as fn
+
+    tensors = [fn.tensor(leaf, requires_grad=True) for leaf in leaves]
+    seed = fn.tensor(grad)
+
+    def run() -> list[Any]:
+        for tensor in tensors:
+            tensor.grad = None
+        function(*tensors).backward(seed)
+        return [tensor.grad for tensor in tensors]
+
+    return Call(run, many)
+
+
+def torch_call(
+    torch: Any,
+    function: Callable[..., Any],
+    leaves: Sequence[Any],
+    grad: Any | None,
+) -> Call:
+    """torch's forward in inference mode, or, given grad, forward and backward for the leaves."""
+    if grad is None:
+
+        def forward() -> Any:
+            with torch.inference_mode():
+                return function(*leaves)
+
+        return Call(forward, one)
+    for leaf in leaves:
+        leaf.requires_grad_(True)
+    return Call(lambda: torch.autograd.grad(function(*leaves), leaves, grad), many)
+
+
+def jax_call(
+    jax: Any,
+    function: Callable[..., Any],
+    leaves: Sequence[NDArray[Any]],
+    grad: NDArray[Any] | None,
+) -> Call:
+    """jax's compiled forward, or, given grad, forward and backward for the leaves."""
+    inputs = [jax.numpy.asarray(leaf) for leaf in leaves]
+    if grad is None:
+        compiled = jax.jit(function)
+        return Call(lambda: jax.block_until_ready(compiled(*inputs)), one)
+    seed = jax.numpy.asarray(grad)
+
+    def both(*arguments: Any) -> Any:
+        output, pullback = jax.vjp(function, *arguments)
+        return output, pullback(seed)  # the output too, or the compiler would leave forward out
+
+    compiled = jax.jit(both)
+    return Call(lambda: jax.block_until_ready(compiled(*inputs))[1], many)
+
+
+def tensors_of(torch: Any, arrays: Arrays, channels_last: bool) -> dict[str, Any]:
+    """Fresh torch tensors; 4-D ones in the channels-last layout if asked."""
+    tensors = {name: torch.tensor(array) for name, array in arrays.items()}
+    if channels_last:
+        for name, tensor in tensors.items():
+            if tensor.ndim == 4:
+                tensors[name] = tensor.to(memory_format=torch.channels_last)
+    return tensors

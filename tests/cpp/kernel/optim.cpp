@@ -1,0 +1,138 @@
+// Optimiser steps: SGD with everything it can have, Adam, AdamW and AMSGrad, in double by formula.
+#include <cmath>
+
+#include "kernel/support.h"
+
+namespace fusednn::test {
+
+namespace {
+
+template <class T>
+void fill(T* out, const std::vector<T>& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) out[i] = values[i];
+}
+
+// Every update is a handful of roundings of numbers no larger than these.
+template <class T>
+double slack(double a, double b = 0, double c = 0) {
+    return 16 * eps<T>() * (std::fabs(a) + std::fabs(b) + std::fabs(c));
+}
+
+template <class T>
+void sgd_case(i64 size, int variant) {
+    Random random(std::uint64_t(size) + 3);
+    const auto param = random.array<T>(size), grad = random.array<T>(size);
+    const auto buffer = random.array<T>(size);
+    SgdParams<T> p{};
+    p.size = size;
+    p.lr = 0.1;
+    const bool momentum = variant & 1;
+    p.momentum = momentum ? 0.9 : 0;
+    p.first_step = variant & 2;
+    p.dampening = variant & 4 ? 0.25 : 0;
+    p.weight_decay = variant & 8 ? 0.01 : 0;
+    p.nesterov = momentum && (variant & 16);
+    p.maximize = variant & 32;
+
+    Expected after, kept;
+    for (i64 i = 0; i < size; ++i) {
+        double g = p.maximize ? -double(grad[i]) : double(grad[i]);
+        g += p.weight_decay * double(param[i]);
+        double step = g;
+        if (momentum) {
+            const double b =
+                p.first_step ? g : p.momentum * double(buffer[i]) + (1 - p.dampening) * g;
+            kept.push(b, slack<T>(buffer[i], g));
+            step = p.nesterov ? g + p.momentum * b : b;
+        }
+        after.push(double(param[i]) - p.lr * step, slack<T>(param[i], grad[i], buffer[i]));
+    }
+    std::vector<Expected> expected = {after};
+    if (momentum) expected.push_back(kept);
+    check<T>("sgd_step " + std::to_string(size) + " variant " + std::to_string(variant), expected,
+             [&](const KernelTable<T>& table, T* const* out) {
+                 fill(out[0], param);
+                 // On the first step the buffer holds nothing yet: it stays NaN here.
+                 if (momentum && !p.first_step) fill(out[1], buffer);
+                 SgdParams<T> q = p;
+                 q.param = out[0];
+                 q.grad = grad.data();
+                 q.momentum_buffer = momentum ? out[1] : nullptr;
+                 table.sgd_step(q);
+             });
+}
+
+template <class T>
+void adam_case(i64 size, int variant, i64 step) {
+    Random random(std::uint64_t(size) + 4);
+    const auto param = random.array<T>(size), grad = random.array<T>(size),
+               m = random.array<T>(size);
+    auto v = random.array<T>(size), top = random.array<T>(size);
+    for (T& x : v) x = T(std::fabs(double(x)) + 0.25);
+    for (T& x : top) x = T(std::fabs(double(x)) + 0.25);
+    AdamParams<T> p{};
+    p.size = size;
+    p.lr = 0.01, p.beta1 = 0.9, p.beta2 = 0.999, p.eps = 1e-8;
+    p.step = step;
+    p.decoupled_decay = variant & 1;
+    p.weight_decay = variant & 2 ? 0.1 : 0;
+    const bool amsgrad = variant & 4;
+    p.maximize = variant & 8;
+
+    const double correction1 = 1 - std::pow(p.beta1, double(step));
+    const double correction2 = 1 - std::pow(p.beta2, double(step));
+    Expected after, first, second, largest;
+    for (i64 i = 0; i < size; ++i) {
+        double x = double(param[i]), g = p.maximize ? -double(grad[i]) : double(grad[i]);
+        if (p.decoupled_decay) {
+            x -= p.lr * p.weight_decay * x;
+        } else {
+            g += p.weight_decay * x;
+        }
+        const double m1 = p.beta1 * double(m[i]) + (1 - p.beta1) * g;
+        const double v1 = p.beta2 * double(v[i]) + (1 - p.beta2) * g * g;
+        const double top1 = amsgrad ? std::fmax(double(top[i]), v1) : v1;
+        first.push(m1, slack<T>(m[i], g));
+        second.push(v1, slack<T>(v[i], g * g));
+        largest.push(top1, slack<T>(top1, v1));
+        const double update = p.lr / correction1 / (std::sqrt(top1 / correction2) + p.eps);
+        after.push(x - update * m1, slack<T>(param[i], update * double(m[i]), update * g));
+    }
+    std::vector<Expected> expected = {after, first, second};
+    if (amsgrad) expected.push_back(largest);
+    check<T>("adam_step " + std::to_string(size) + " variant " + std::to_string(variant) +
+                 " step " + std::to_string(step),
+             expected, [&](const KernelTable<T>& table, T* const* out) {
+                 fill(out[0], param);
+                 fill(out[1], m);
+                 fill(out[2], v);
+                 if (amsgrad) fill(out[3], top);
+                 AdamParams<T> q = p;
+                 q.param = out[0], q.grad = grad.data();
+                 q.exp_avg = out[1], q.exp_avg_sq = out[2];
+                 q.max_exp_avg_sq = amsgrad ? out[3] : nullptr;
+                 table.adam_step(q);
+             });
+}
+
+template <class T>
+void all() {
+    for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009}) {
+        for (int variant = 0; variant < 64; variant += size < 40 ? 5 : 1)
+            sgd_case<T>(size, variant);
+        for (int variant = 0; variant < 16; ++variant) {
+            for (i64 step : {1, 2, 1000}) adam_case<T>(size, variant, step);
+        }
+    }
+    sgd_case<T>(1'000'003, 1 | 8 | 16);
+    adam_case<T>(1'000'003, 1 | 2, 7);
+}
+
+}  // namespace
+
+void test_optim() {
+    all<float>();
+    all<double>();
+}
+
+}  // namespace fusednn::test
