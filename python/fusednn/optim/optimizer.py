@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from .._tensor.mode import enable_grad
-from .._tensor.tape import Array, TensorBase, raw
+from .._tensor.tape import TensorBase, raw
 
 Group = dict[str, Any]
 Params = Iterable[Any]
@@ -253,8 +253,3 @@ class Optimizer:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-
-
-def grad_of(parameter: TensorBase) -> Array | None:
-    """The array of a parameter's gradient, or None."""
-    return None if parameter._grad is None else parameter._grad._data
