@@ -75,7 +75,7 @@ class _Finder:
             run(module)
             if module.__name__ == _NAME:
                 if self in sys.meta_path:
-                    sys.meta_path.remove(self)  # type: ignore[arg-type]
+                    sys.meta_path.remove(self)
                 _add_controller(module)
 
         loader.exec_module = exec_module
@@ -90,4 +90,4 @@ def register() -> None:
     if module is not None:
         _add_controller(module)
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())
