@@ -194,7 +194,7 @@ def test_ctrl_c_from_outside(six_epochs, folder):
     assert "saved. Go on with\n  python -m fusednn train cnn --data digits --out run" in err
 
 
-def killed_until_done(kills, epochs, folder):
+def killed_until_done(kills, epochs, longest, folder):
     """A run that is killed at random moments, and resumed each time."""
     random, run = np.random.default_rng(0), folder / "run"
     done = []
@@ -204,7 +204,7 @@ def killed_until_done(kills, epochs, folder):
         if start < kills:
             assert process.stdout is not None
             process.stdout.readline()  # it is about to train
-            time.sleep(float(random.uniform(0, 0.05)))
+            time.sleep(float(random.uniform(0, longest)))
             process.send_signal(signal.SIGKILL)
         process.communicate(timeout=120)
         done.append(io.load_checkpoint(run / "last.safetensors")["progress"]["epoch"])
@@ -215,15 +215,15 @@ def killed_until_done(kills, epochs, folder):
 
 
 def test_a_killed_run_ends_in_the_same_bits(six_epochs, folder):
-    killed_until_done(3, 6, folder)
+    killed_until_done(3, 6, 0.05, folder)
     assert last(folder / "run") == six_epochs
 
 
 @pytest.mark.slow
 def test_30_kills(digits, folder):
-    done = killed_until_done(30, 150, folder)
+    done = killed_until_done(30, 300, 0.2, folder)
     assert len(set(done)) > 10
-    assert train("--epochs", 150, "--out", "whole") == 0
+    assert train("--epochs", 300, "--out", "whole") == 0
     for name in ("last.safetensors", "best.safetensors"):
         assert (folder / "run" / name).read_bytes() == (folder / "whole" / name).read_bytes()
 
