@@ -935,7 +935,7 @@ def run_graph(module, steps, inputs):
     return sum(((one * (k + 1.0)).mean() for k, one in enumerate(pool[2:])), pool[0].sum() * 0.1)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 20), st.integers(0, 20)),
@@ -946,6 +946,7 @@ def run_graph(module, steps, inputs):
 )
 def test_random_graphs_have_torchs_gradients(steps, seed):
     torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
     arrays = [values(3, 4, seed=seed), values(3, 4, seed=seed + 1)]
     ours = [leaf(a) for a in arrays]
     theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
@@ -960,3 +961,76 @@ def test_random_graphs_have_torchs_gradients(steps, seed):
             expected = other.grad.numpy()
             atol = 1e-10 * abs(expected).max() + 1e-13
             np.testing.assert_allclose(mine.grad.numpy(), expected, rtol=1e-8, atol=atol)
+
+
+# Layers on images (2, 4, 6, 6), with the weights (4, 4, 3, 3) that are inputs of the graph as well.
+LAYERS = {
+    "conv": lambda m, f, x, y, w: f.conv2d(x, w, padding=1) * 0.2,
+    "conv dilated": lambda m, f, x, y, w: f.conv2d(x, w, padding=2, dilation=2) * 0.2,
+    "conv grouped": lambda m, f, x, y, w: f.conv2d(x, w[:, :2], padding=1, groups=2) * 0.3,
+    "conv strided": lambda m, f, x, y, w: (
+        (f.conv2d(x, w, stride=2, padding=1).reshape(2, 4, 9, 1) + y[:, :, :1, :1])
+        .reshape(2, 4, 3, 3)
+        .mean()
+        * x
+    ),
+    "conv1d": lambda m, f, x, y, w: (
+        f.conv1d(x.reshape(2, 4, 36), w[:, :, 0], padding=1).reshape(2, 4, 6, 6) * 0.3
+    ),
+    "pool": lambda m, f, x, y, w: f.max_pool2d(x, 3, 1, 1) - y,
+    "pool small": lambda m, f, x, y, w: f.max_pool2d(x, 2).sum() * y * 0.01,
+    "linear": lambda m, f, x, y, w: f.linear(x, w.reshape(24, 6)[:6]) * 0.3 + y,
+    "relu": lambda m, f, x, y, w: f.relu(x) - 0.1 * y,
+    "silu": lambda m, f, x, y, w: f.silu(x),
+    "leaky": lambda m, f, x, y, w: f.leaky_relu(x, 0.1),
+    "softplus": lambda m, f, x, y, w: f.softplus(x),
+    "softmax": lambda m, f, x, y, w: f.softmax(x, 1) * y,
+    "log_softmax": lambda m, f, x, y, w: f.log_softmax(x, -1) * 0.2,
+    "cat": lambda m, f, x, y, w: m.cat([x[:, :2], y[:, 1:3]], 1),
+    "turned": lambda m, f, x, y, w: x.permute(0, 1, 3, 2) + y,
+    "padded": lambda m, f, x, y, w: f.pad(x, (1, 0, 0, 1))[:, :, 1:, :6] * 0.9,
+    "mse": lambda m, f, x, y, w: f.mse_loss(x, y) * x * 0.1,
+    "smooth l1": lambda m, f, x, y, w: f.smooth_l1_loss(x, y) * y,
+    "unfold": lambda m, f, x, y, w: f.unfold(x, 3, padding=1).reshape(2, 9, 4, 6, 6)[:, 4] + y,
+}
+
+
+def run_layers(module, functional, steps, images, weight, classes):
+    pool = list(images)
+    for name, i, j in steps:
+        x, y = pool[i % len(pool)], pool[j % len(pool)]
+        pool.append(LAYERS[name](module, functional, x, y, weight))
+    scores = sum(one.mean(-1).mean(-1) for one in pool)
+    return functional.cross_entropy(scores, classes) + (weight * weight).sum() * 0.01
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(LAYERS)), st.integers(0, 20), st.integers(0, 20)),
+        min_size=1,
+        max_size=8,
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_random_networks_have_torchs_gradients(steps, seed):
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    random = np.random.default_rng(seed)
+    # Distinct values far apart: the winner of a maximum is never a matter of rounding.
+    grid = random.permutation(2 * 4 * 6 * 6) / 100 - 1.44
+    arrays = [grid.reshape(2, 4, 6, 6), random.standard_normal((2, 4, 6, 6)) + 0.003]
+    arrays.append(random.standard_normal((4, 4, 3, 3)) * 0.3)
+    classes = random.integers(0, 4, 2)
+    ours = [leaf(a) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    a = run_layers(fn, F, steps, ours[:2], ours[2], classes)
+    functional = torch.nn.functional
+    b = run_layers(torch, functional, steps, theirs[:2], theirs[2], torch.tensor(classes))
+    np.testing.assert_allclose(a.item(), b.item(), rtol=1e-9, atol=1e-12)
+    a.backward()
+    b.backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        expected = other.grad.numpy()
+        atol = 1e-10 * abs(expected).max() + 1e-13
+        np.testing.assert_allclose(mine.grad.numpy(), expected, rtol=1e-8, atol=atol)

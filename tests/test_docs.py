@@ -1,9 +1,12 @@
 """The documents are true: their Python blocks run, and what they link to exists."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from fusednn import cli
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted({*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")})
@@ -42,9 +45,20 @@ def test_every_python_block_is_found():
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_links_lead_somewhere(path):
-    for target in LINK.findall(path.read_text()):
+    for target in LINK.findall(BLOCK.sub("", path.read_text())):
         if not re.match(r"\w+:", target):
             assert (path.parent / target).exists(), target
+
+
+COMMAND = re.compile(r"^python -m fusednn (.*?)(?: *#.*)?$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_commands_are_real(path):
+    """Every command line shown is one that the parser takes."""
+    for bash in re.findall(r"^```bash\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
+        for line in COMMAND.findall(bash):
+            cli._parser().parse_args(shlex.split(line))
 
 
 def test_first_screen_of_the_readme():

@@ -55,7 +55,7 @@ def test_nothing_heavy_is_imported():
 def test_public_names():
     for name in fn.__all__:
         assert getattr(fn, name) is not None
-    for package in (fn.nn, fn.optim, fn.functional, fn.testing, fn.io):
+    for package in (fn.nn, fn.optim, fn.functional, fn.testing, fn.io, fn.data, fn.models):
         for name in package.__all__:
             assert hasattr(package, name), (package.__name__, name)
     assert sorted(set(fn.__all__)) == sorted(fn.__all__)
@@ -80,9 +80,13 @@ def test_examples_in_docstrings(name):
     assert result.failed == 0
 
 
+PACKAGES = (
+    fn, fn.functional, fn.nn, fn.nn.init, fn.nn.utils, fn.optim, fn.testing, fn.io, fn.data,
+    fn.models,
+)  # fmt: skip
 PUBLIC = [
     (package.__name__, name)
-    for package in (fn, fn.functional, fn.nn, fn.nn.init, fn.nn.utils, fn.optim, fn.testing, fn.io)
+    for package in PACKAGES
     for name in getattr(package, "__all__", [n for n in vars(package) if n.endswith("_")])
 ]
 

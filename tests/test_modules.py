@@ -708,6 +708,153 @@ def test_init_functions():
             call()
 
 
+def test_dirac_hands_on_the_input():
+    x = np.random.default_rng(0).standard_normal((2, 4, 7, 5)).astype(f32)
+    for groups in (1, 2):
+        conv = nn.Conv2d(4, 4, 3, padding=1, groups=groups, bias=False)
+        nn.init.dirac_(conv.weight, groups)
+        np.testing.assert_array_equal(conv(x).numpy(), x)
+    assert nn.init.dirac_(fn.zeros(4, 2, 3)).numpy().sum() == 2
+    with pytest.raises(ValueError, match="expected a convolution's weight of 3 to 5 axes"):
+        nn.init.dirac_(fn.zeros(3, 3))
+    with pytest.raises(ValueError, match=r"shape\[0\]=3 must be divisible by groups=2"):
+        nn.init.dirac_(fn.zeros(3, 3, 3), 2)
+
+
+def test_sparse_has_its_zeros_in_every_column():
+    fn.manual_seed(0)
+    w = nn.init.sparse_(fn.zeros(50, 20), 0.3, std=2).numpy()
+    assert ((w == 0).sum(0) == 15).all()
+    assert len({tuple(column) for column in (w == 0).T.tolist()}) > 15
+    assert w[w != 0].std() == pytest.approx(2, rel=0.1)
+    assert not nn.init.sparse_(fn.zeros(5, 2), 1).numpy().any()
+    for call, text in (
+        (lambda: nn.init.sparse_(fn.zeros(3), 0.1), "expected a matrix"),
+        (lambda: nn.init.sparse_(fn.zeros(3, 3), 1.5), "sparsity=1.5, expected a fraction"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()
+
+
+def test_forward_hooks():
+    layer, log = nn.Linear(2, 2, bias=False), []
+    nn.init.eye_(layer.weight)
+    x = np.ones((1, 2), f32)
+    first = layer.register_forward_pre_hook(lambda m, args: log.append((m, args[0].shape)))
+    second = layer.register_forward_pre_hook(lambda m, args: args[0] * 3)
+    third = layer.register_forward_hook(lambda m, args, out: log.append(out.tolist()))
+    fourth = layer.register_forward_hook(lambda m, args, out: out + args[0])
+    assert layer(x).tolist() == [[6, 6]]
+    assert log == [(layer, (1, 2)), [[3, 3]]]
+    fourth.remove()
+    second.remove()
+    assert layer(x).tolist() == [[1, 1]]
+    third.remove()
+    third.remove()
+    first.remove()
+    assert layer(x).tolist() == [[1, 1]]
+    assert len(log) == 4
+    # Another module has none, and a hook that is no function is refused.
+    assert nn.Linear(2, 2)._hooks is None
+    with pytest.raises(TypeError, match="must be callable, got int"):
+        layer.register_forward_hook(3)
+    # Gradients flow through what hooks return.
+    layer.register_forward_hook(lambda m, args, out: out * 2)
+    layer(x).sum().backward()
+    assert layer.weight.grad.tolist() == [[2, 2], [2, 2]]
+
+
+def test_parameters_and_buffers_by_name():
+    model = nn.Sequential(nn.Linear(2, 3))
+    model[0].register_buffer("count", np.zeros(1))
+    assert model.get_parameter("0.weight") is model[0].weight
+    assert model.get_buffer("0.count") is model[0].count
+    for call, text in (
+        (lambda: model.get_parameter("0.count"), "has no parameter '0.count'"),
+        (lambda: model.get_parameter("1.weight"), "has no module '1'"),
+        (lambda: model.get_buffer("weight"), "has no buffer 'weight'"),
+    ):
+        with pytest.raises(AttributeError, match=text):
+            call()
+    with pytest.raises(ValueError, match="device 'cuda' is not available"):
+        model.cuda()
+
+
+def test_lists_and_dictionaries_of_parameters():
+    shared = nn.Parameter(np.ones(2))
+    weights = nn.ParameterList([shared, np.zeros(3, f32)])
+    weights.append(fn.zeros(1)).extend([np.ones(4)])
+    assert len(weights) == 4
+    assert weights[0] is shared
+    assert weights[-1].shape == (4,)
+    weights[1] = np.ones(5)
+    assert [p.shape for p in weights] == [(2,), (5,), (1,), (4,)]
+    assert [name for name, _ in weights.named_parameters()] == ["0", "1", "2", "3"]
+    named = nn.ParameterDict({"a": shared, "b": np.ones(1)})
+    named["c"] = np.ones(3)
+    del named["b"]
+    assert list(named) == list(named.keys()) == ["a", "c"]
+    assert "c" in named
+    assert len(named) == 2
+    assert named["a"] is shared
+    assert [name for name, _ in named.items()] == ["a", "c"]
+    assert [p.shape for p in named.values()] == [(2,), (3,)]
+    assert repr(named) == "ParameterDict(a: float64[2], c: float64[3])"
+    assert repr(nn.ParameterList([shared])) == "ParameterList(float64[2])"
+    owner = nn.Module()
+    owner.weights = weights
+    other = nn.Module()
+    other.weights = nn.ParameterList([np.zeros(n) for n in (2, 5, 1, 4)])
+    other.load_state_dict(owner.state_dict())
+    assert other.weights[0].tolist() == [1, 1]
+    with pytest.raises(TypeError, match="Parameter: data must be"):
+        nn.ParameterList([3])
+
+
+def test_unfold_and_fold_as_modules():
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 5))
+    unfold, fold = nn.Unfold(3, padding=1, stride=2), nn.Fold((6, 5), 3, padding=1, stride=2)
+    columns = unfold(x)
+    np.testing.assert_array_equal(columns.numpy(), F.unfold(x, 3, 1, 1, 2))
+    np.testing.assert_array_equal(
+        fold(columns).numpy(), F.fold(columns.numpy(), (6, 5), 3, 1, 1, 2)
+    )
+    assert repr(unfold) == "Unfold(kernel_size=3, dilation=1, padding=1, stride=2)"
+    assert repr(fold).startswith("Fold(output_size=(6, 5), kernel_size=3")
+    np.testing.assert_allclose(nn.Softmin(1)(x).numpy(), F.softmax(-x, 1))
+
+
+def test_binary_cross_entropy_of_probabilities():
+    torch = pytest.importorskip("torch")
+    random = np.random.default_rng(0)
+    p, t, w = random.uniform(0, 1, (3, 4)), random.uniform(0, 1, (3, 4)), random.uniform(0, 2, 4)
+    p[0, :2], t[0, :2] = [0, 1], [1, 1]
+    for reduction in ("mean", "sum", "none"):
+        x = fn.tensor(p, requires_grad=True)
+        out = F.binary_cross_entropy(x, t, w, reduction=reduction)
+        y = torch.tensor(p, requires_grad=True)
+        expected = torch.nn.functional.binary_cross_entropy(
+            y, torch.tensor(t), torch.tensor(w), reduction=reduction
+        )
+        np.testing.assert_allclose(out.numpy(), expected.detach().numpy(), rtol=1e-12)
+        out.sum().backward()
+        expected.sum().backward()
+        # torch's guard against 0 is a float32 number
+        np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-7)
+    inside = random.uniform(0.1, 0.9, (3, 4))
+    assert fn.testing.gradcheck(
+        lambda a, b: F.binary_cross_entropy(a, b, w), (inside, random.uniform(0, 1, (3, 4)))
+    )
+    assert nn.BCELoss(reduction="sum")(np.array([1.0]), np.array([0.0])) == 100
+    assert np.isnan(F.binary_cross_entropy(np.zeros(0), np.zeros(0)))
+    with pytest.raises(ValueError, match=r"input has values from -0\.1 to 0\.5, expected \[0, 1\]"):
+        F.binary_cross_entropy(np.array([-0.1, 0.5]), np.zeros(2))
+    with pytest.raises(ValueError, match="expected \\[0, 1\\]"):
+        F.binary_cross_entropy(np.array([np.nan]), np.zeros(1))
+    with pytest.raises(ValueError, match=r"weight of shape \(3,\) does not broadcast to \(2,\)"):
+        F.binary_cross_entropy(np.zeros(2), np.zeros(2), np.ones(3))
+
+
 def test_vectors_of_parameters():
     layer = nn.Linear(2, 3)
     vector = nn.utils.parameters_to_vector(layer.parameters())

@@ -67,6 +67,63 @@ def test_adam(size, decoupled, amsgrad, maximize, isa, dtype):
     np.testing.assert_allclose(p, x, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("momentum", "centered", "decay", "maximize"), [
+    (0.0, False, 0.0, False), (0.9, False, 0.1, False), (0.0, True, 0.1, True),
+    (0.5, True, 0.0, False),
+])  # fmt: skip
+def test_rmsprop(size, momentum, centered, decay, maximize, isa, dtype):
+    rng = np.random.default_rng(size)
+    p = rng.standard_normal(size).astype(dtype)
+    square = np.zeros(size, dtype)
+    mean = np.zeros(size, dtype) if centered else None
+    buffer = np.zeros(size, dtype) if momentum else None
+    lr, alpha, eps = 0.01, 0.9, 1e-4
+    x, xs, xm, xb = p.astype(np.float64), 0.0, 0.0, 0.0
+    for _ in range(5):
+        g = rng.standard_normal(size).astype(dtype)
+        _core.rmsprop_step(p, g, square, mean, buffer, lr, alpha, eps, decay, momentum, maximize)
+        d = (-1 if maximize else 1) * g.astype(np.float64) + decay * x
+        xs, xm = alpha * xs + (1 - alpha) * d * d, alpha * xm + (1 - alpha) * d
+        step = d / (np.sqrt(xs - xm * xm if centered else xs) + eps)
+        xb = momentum * xb + step
+        x = x - lr * xb
+    tolerance = 64 * np.finfo(dtype).eps  # centered subtracts two numbers that may be close
+    np.testing.assert_allclose(p, x, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(square, xs, rtol=tolerance, atol=tolerance)
+
+
+def test_a_variance_is_never_below_zero(isa, dtype):
+    """With the same gradient all the time, square_avg - grad_avg**2 is 0 but for rounding."""
+    g = np.linspace(0.1, 3, 101).astype(dtype)
+    p, square, mean = np.zeros(101, dtype), g * g, g.copy()
+    for _ in range(50):
+        _core.rmsprop_step(p, g, square, mean, None, 1e-3, 0.99, 1e-2, 0.0, 0.0, False)
+    assert np.isfinite(p).all()
+    g[3] = np.nan
+    _core.rmsprop_step(p, g, square, mean, None, 1e-3, 0.99, 1e-2, 0.0, 0.0, False)
+    assert np.isnan(p).nonzero()[0].tolist() == [3]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("decay", "maximize"), [(0.0, False), (0.1, True)])
+def test_adagrad(size, decay, maximize, isa, dtype):
+    rng = np.random.default_rng(size)
+    p = rng.standard_normal(size).astype(dtype)
+    total = np.zeros(size, dtype)
+    x, xs = p.astype(np.float64), 0.0
+    for step in range(5):
+        g = rng.standard_normal(size).astype(dtype)
+        lr = 0.1 / (1 + step)
+        _core.adagrad_step(p, g, total, lr, 1e-10, decay, maximize)
+        d = (-1 if maximize else 1) * g.astype(np.float64) + decay * x
+        xs = xs + d * d
+        x = x - lr * d / (np.sqrt(xs) + 1e-10)
+    tolerance = 32 * np.finfo(dtype).eps
+    np.testing.assert_allclose(p, x, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(total, xs, rtol=tolerance, atol=tolerance)
+
+
 def test_same_bits_at_any_thread_count(isa):
     rng = np.random.default_rng(0)
     start, g = (rng.standard_normal(400_001).astype(np.float32) for _ in range(2))
@@ -76,6 +133,8 @@ def test_same_bits_at_any_thread_count(isa):
         p, m, v = start.copy(), np.zeros_like(start), np.zeros_like(start)
         _core.adam_step(p, g, m, v, None, 1, 0.1, 0.9, 0.999, 1e-8, 0.0, True, False)
         _core.sgd_step(p, g, m, False, 0.1, 0.9, 0.0, 0.1, True, False)
+        _core.rmsprop_step(p, g, v, m, None, 0.1, 0.9, 1e-8, 0.1, 0.0, False)
+        _core.adagrad_step(p, g, v, 0.1, 1e-8, 0.1, False)
         results.append((p, m, v))
     for other in results[1:]:
         for one, many in zip(results[0], other, strict=True):
@@ -118,3 +177,16 @@ def test_adam_refuses_a_bad_state_before_it_writes():
         _core.adam_step(p, g, m, m.copy(), None, 0, 0.1, 0.9, 0.99, 1e-8, 0, 1, 0)
     assert (p == 1).all()
     assert (m == 1).all()
+
+
+def test_the_adaptive_steps_refuse_a_bad_state_before_they_write():
+    p, g, v = (np.ones(4, np.float32) for _ in range(3))
+    short, wide = np.ones(3, np.float32), np.ones(4)
+    with pytest.raises(ValueError, match=r"rmsprop_step: grad_avg has shape \(3,\)"):
+        _core.rmsprop_step(p, g, v, short, None, 0.1, 0.9, 1e-8, 0.0, 0.0, False)
+    with pytest.raises(TypeError, match="rmsprop_step: momentum_buffer has dtype float64"):
+        _core.rmsprop_step(p, g, v, None, wide, 0.1, 0.9, 1e-8, 0.0, 0.9, False)
+    with pytest.raises(ValueError, match=r"adagrad_step: sum has shape \(3,\)"):
+        _core.adagrad_step(p, g, short, 0.1, 1e-8, 0.0, False)
+    assert (p == 1).all()
+    assert (v == 1).all()

@@ -74,11 +74,71 @@ void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_o
     });
 }
 
+void rmsprop_step(py::handle param_object, py::handle grad_object, py::handle square_object,
+                  py::handle grad_avg_object, py::handle buffer_object, double lr, double alpha,
+                  double eps, double weight_decay, double momentum, bool maximize) {
+    const char* op = "rmsprop_step";
+    const Array grad = Array::floating(grad_object, op, "grad");
+    const MutableArray param = MutableArray::like(param_object, grad, op, "param");
+    const MutableArray square = MutableArray::like(square_object, grad, op, "square_avg");
+    std::optional<MutableArray> grad_avg, buffer;
+    if (!grad_avg_object.is_none()) {
+        grad_avg = MutableArray::like(grad_avg_object, grad, op, "grad_avg");
+    }
+    if (!buffer_object.is_none()) {
+        buffer = MutableArray::like(buffer_object, grad, op, "momentum_buffer");
+    }
+    const i64 size = grad.size();
+    GilRelease release(size * 8);
+    with_dtype(grad.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        RmspropParams<T> p;
+        p.size = size;
+        p.param = param.data<T>();
+        p.grad = grad.data<T>();
+        p.square_avg = square.data<T>();
+        p.grad_avg = grad_avg ? grad_avg->data<T>() : nullptr;
+        p.momentum_buffer = buffer ? buffer->data<T>() : nullptr;
+        p.lr = lr;
+        p.alpha = alpha;
+        p.eps = eps;
+        p.weight_decay = weight_decay;
+        p.momentum = momentum;
+        p.maximize = maximize;
+        kernels<T>().rmsprop_step(p);
+    });
+}
+
+void adagrad_step(py::handle param_object, py::handle grad_object, py::handle sum_object, double lr,
+                  double eps, double weight_decay, bool maximize) {
+    const char* op = "adagrad_step";
+    const Array grad = Array::floating(grad_object, op, "grad");
+    const MutableArray param = MutableArray::like(param_object, grad, op, "param");
+    const MutableArray sum = MutableArray::like(sum_object, grad, op, "sum");
+    const i64 size = grad.size();
+    GilRelease release(size * 8);
+    with_dtype(grad.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        AdagradParams<T> p;
+        p.size = size;
+        p.param = param.data<T>();
+        p.grad = grad.data<T>();
+        p.sum = sum.data<T>();
+        p.lr = lr;
+        p.eps = eps;
+        p.weight_decay = weight_decay;
+        p.maximize = maximize;
+        kernels<T>().adagrad_step(p);
+    });
+}
+
 }  // namespace
 
 void init_optim(py::module_& m) {
     m.def("sgd_step", &sgd_step);
     m.def("adam_step", &adam_step);
+    m.def("rmsprop_step", &rmsprop_step);
+    m.def("adagrad_step", &adagrad_step);
 }
 
 }  // namespace fusednn::bindings

@@ -104,6 +104,29 @@ struct AdamParams {
     bool maximize;
 };
 
+template <class T>
+struct RmspropParams {
+    i64 size;
+    T* param;
+    const T* grad;
+    T* square_avg;
+    T* grad_avg;         // null unless centered
+    T* momentum_buffer;  // null without momentum
+    double lr, alpha, eps, weight_decay, momentum;
+    bool maximize;
+};
+
+template <class T>
+struct AdagradParams {
+    i64 size;
+    T* param;
+    const T* grad;
+    T* sum;     // of squared gradients
+    double lr;  // of this update, after its decay
+    double eps, weight_decay;
+    bool maximize;
+};
+
 // ---- the table ----------------------------------------
 
 template <class T>
@@ -146,6 +169,8 @@ struct KernelTable {
 
     void (*sgd_step)(const SgdParams<T>&);
     void (*adam_step)(const AdamParams<T>&);
+    void (*rmsprop_step)(const RmspropParams<T>&);
+    void (*adagrad_step)(const AdagradParams<T>&);
 
     // For tests: a value only this ISA build would return (its name).
     const char* isa;

@@ -50,6 +50,10 @@ template <class T>
 void sgd_step(const SgdParams<T>&);
 template <class T>
 void adam_step(const AdamParams<T>&);
+template <class T>
+void rmsprop_step(const RmspropParams<T>&);
+template <class T>
+void adagrad_step(const AdagradParams<T>&);
 
 }  // namespace FUSEDNN_ISA
 }  // namespace fusednn

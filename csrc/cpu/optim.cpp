@@ -58,9 +58,56 @@ void adam_step(const AdamParams<T>& p) {
     });
 }
 
-#define FUSEDNN_OPTIM(T)                            \
-    template void sgd_step<T>(const SgdParams<T>&); \
-    template void adam_step<T>(const AdamParams<T>&);
+// Tieleman & Hinton 2012; centered: Graves 2013 (arXiv:1308.0850), with eps outside the root.
+template <class T>
+void rmsprop_step(const RmspropParams<T>& p) {
+    const T sign = p.maximize ? T(-1) : T(1), decay = T(p.weight_decay), lr = T(p.lr);
+    const T alpha = T(p.alpha), fresh = T(1 - p.alpha), eps = T(p.eps), momentum = T(p.momentum);
+    const i64 arrays = 5 + (p.grad_avg ? 2 : 0) + (p.momentum_buffer ? 2 : 0);
+    map_elements<T>(p.size, arrays, [&](i64 i, auto load_at, auto store_at) {
+        const Vec<T> param = load_at(p.param + i);
+        Vec<T> grad = sign * load_at(p.grad + i);
+        if (decay != T(0)) grad += decay * param;
+        const Vec<T> square = alpha * load_at(p.square_avg + i) + fresh * grad * grad;
+        store_at(p.square_avg + i, square);
+        Vec<T> spread = square;
+        if (p.grad_avg) {
+            Vec<T> mean = load_at(p.grad_avg + i);
+            mean += fresh * (grad - mean);
+            store_at(p.grad_avg + i, mean);
+            spread -= mean * mean;
+            // A variance; rounding may leave it below 0 where the gradient hardly changes.
+            spread = select<T>(spread < T(0), Vec<T>{}, spread);
+        }
+        Vec<T> step = grad / (square_root<T>(spread) + eps);
+        if (p.momentum_buffer) {
+            step += momentum * load_at(p.momentum_buffer + i);
+            store_at(p.momentum_buffer + i, step);
+        }
+        store_at(p.param + i, param - lr * step);
+    });
+}
+
+// Duchi, Hazan & Singer, JMLR 12 (2011).
+template <class T>
+void adagrad_step(const AdagradParams<T>& p) {
+    const T sign = p.maximize ? T(-1) : T(1), decay = T(p.weight_decay), lr = T(p.lr);
+    const T eps = T(p.eps);
+    map_elements<T>(p.size, 5, [&](i64 i, auto load_at, auto store_at) {
+        const Vec<T> param = load_at(p.param + i);
+        Vec<T> grad = sign * load_at(p.grad + i);
+        if (decay != T(0)) grad += decay * param;
+        const Vec<T> sum = load_at(p.sum + i) + grad * grad;
+        store_at(p.sum + i, sum);
+        store_at(p.param + i, param - lr * grad / (square_root<T>(sum) + eps));
+    });
+}
+
+#define FUSEDNN_OPTIM(T)                                    \
+    template void sgd_step<T>(const SgdParams<T>&);         \
+    template void adam_step<T>(const AdamParams<T>&);       \
+    template void rmsprop_step<T>(const RmspropParams<T>&); \
+    template void adagrad_step<T>(const AdagradParams<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_OPTIM)
 
 }  // namespace FUSEDNN_ISA

@@ -26,6 +26,8 @@ namespace FUSEDNN_ISA {
      cross_entropy_backward<T>, \
      sgd_step<T>,               \
      adam_step<T>,              \
+     rmsprop_step<T>,           \
+     adagrad_step<T>,           \
      FUSEDNN_STRING(FUSEDNN_ISA)}
 
 extern const KernelTable<float> table_f32;

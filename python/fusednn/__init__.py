@@ -8,6 +8,8 @@
 the layers, `optim` the optimisers. Names and meanings are PyTorch's where it has the same thing.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import _threadpoolctl, functional, io, nn, optim, random, testing
 from ._config import config, show_config
 from ._core import __version__, cpu_isa, cuda_status, get_num_threads, has_cuda, set_num_threads
@@ -32,7 +34,20 @@ from ._tensor.tensor import Tensor
 from .io import load, save
 from .random import manual_seed
 
+if TYPE_CHECKING:
+    from . import data, models
+
 _threadpoolctl.register()
+
+
+def __getattr__(name: str) -> Any:
+    """`data` and `models` are imported when they are first used: most programs need neither."""
+    if name in ("data", "models"):
+        from importlib import import_module
+
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Tensor",
@@ -42,6 +57,7 @@ __all__ = [
     "config",
     "cpu_isa",
     "cuda_status",
+    "data",
     "enable_grad",
     "from_dlpack",
     "from_numpy",
@@ -56,6 +72,7 @@ __all__ = [
     "matmul",
     "maximum",
     "minimum",
+    "models",
     "nn",
     "no_grad",
     "ones",

@@ -191,6 +191,30 @@ def adam_step(
     maximize: bool,
     /,
 ) -> None: ...
+def rmsprop_step(
+    param: Array,
+    grad: Array,
+    square_avg: Array,
+    grad_avg: Array | None,
+    momentum_buffer: Array | None,
+    lr: float,
+    alpha: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float,
+    maximize: bool,
+    /,
+) -> None: ...
+def adagrad_step(
+    param: Array,
+    grad: Array,
+    sum: Array,
+    lr: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+    /,
+) -> None: ...
 
 # ---- runtime (bindings/runtime.cpp) --------------------------------------------------------------
 __version__: str

@@ -76,7 +76,7 @@ def set_state(state: dict[str, int]) -> None:
     """
     try:
         seed, draws = int(state["seed"]), int(state["draws"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f"set_state: expected the result of get_state, got {state!r}") from None
     if not 0 <= seed <= _MASK or draws < 0:
         raise ValueError(f"set_state: seed {seed} or draws {draws} is out of range")

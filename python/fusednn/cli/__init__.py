@@ -19,6 +19,7 @@ _EXAMPLES = """\
 examples:
   python -m fusednn info
   python -m fusednn demo --threads 1
+  python -m fusednn train cnn --data digits
   python -m fusednn bench --op conv
 """
 
@@ -31,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import bench, demo, info
+    from . import bench, demo, info, train
 
     parser = _Parser(
         prog="fusednn",
@@ -40,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (info, demo, bench):
+    for module in (info, demo, train, bench):
         module.add_parser(commands).set_defaults(run=module.run)
     return parser
 

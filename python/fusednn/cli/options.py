@@ -34,12 +34,12 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_seed(parser: argparse.ArgumentParser) -> None:
-    """--seed N."""
+def add_seed(parser: argparse.ArgumentParser, default: int | None = 0) -> None:
+    """--seed N; 0 if left out, or what a default of None stands for."""
     parser.add_argument(
         "--seed",
         type=_whole,
-        default=0,
+        default=default,
         metavar="N",
         help="seed of initial weights and shuffles; same seed, same bits (default: 0)",
     )
@@ -51,3 +51,24 @@ def use_threads(arguments: argparse.Namespace) -> None:
         from .. import _core
 
         _core.set_num_threads(arguments.threads)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device NAME."""
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where the kernels run (default: cpu)",
+    )
+
+
+def use_device(arguments: argparse.Namespace) -> None:
+    """ValueError unless --device is one that networks can be trained on here."""
+    if arguments.device != "cpu":
+        from .. import _core
+
+        raise ValueError(
+            f"--device {arguments.device}: networks are trained on the CPU in this version "
+            f"(CUDA: {_core.cuda_status()})"
+        )

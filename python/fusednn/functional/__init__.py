@@ -27,6 +27,7 @@ from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .dense import linear
 from .dropout import dropout
 from .loss import (
+    binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
     huber_loss,
@@ -40,6 +41,7 @@ from .pool import max_pool1d, max_pool2d, max_pool3d
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
     "conv2d",

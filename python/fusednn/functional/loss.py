@@ -282,6 +282,65 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     return loss if beta == 1 else loss / beta
 
 
+def binary_cross_entropy(
+    input: Any, target: Any, weight: Any = None, *, reduction: str = "mean"
+) -> Any:
+    """-target * log input - (1 - target) * log(1 - input) for probabilities in [0, 1].
+
+    Logarithms are cut at -100, so that a certain and wrong answer has a finite loss. From logits
+    `binary_cross_entropy_with_logits` is exact, and cheaper. weight (broadcast) scales the losses.
+    ValueError for an input outside of [0, 1].
+
+    >>> import numpy as np, fusednn.functional as F
+    >>> F.binary_cross_entropy(np.array([0.5, 1.0]), np.array([1.0, 1.0]))
+    array(0.34657359)
+    """
+    op = "binary_cross_entropy"
+    _check_reduction(op, reduction)
+    x, t = _pair(op, input, target)
+    if x.size and not (x.min() >= 0 and x.max() <= 1):
+        raise ValueError(f"{op}: input has values from {x.min()} to {x.max()}, expected [0, 1]")
+    w = _scale(op, "weight", weight, x)
+    with np.errstate(divide="ignore"):
+        log_x, log_rest = np.maximum(np.log(x), -100), np.maximum(np.log1p(-x), -100)
+    values = np.asarray(-(t * log_x + (1 - t) * log_rest) * w)
+    context = (w, log_rest - log_x, reduction, x.size)
+    return _finish(
+        _reduced(values, reduction),
+        (input, target),
+        _probability_backward,
+        (input, target),
+        context,
+    )
+
+
+def _probability_backward(node: Node, grad: Any) -> Gradients:
+    x_edge, t_edge = node.edges
+    x, t, w, logit, reduction, size = node.saved
+    scale = w * _spread(grad, reduction, size)
+    slope = (x - t) / np.maximum(x * (1 - x), x.dtype.type(1e-12))
+    return (
+        None if x_edge is None else slope * scale,
+        None if t_edge is None else logit * scale,
+    )
+
+
+def _scale(op: str, name: str, value: Any, x: Array) -> Any:
+    """A factor of the losses, of x's dtype and a shape that broadcasts to x's; 1 for None."""
+    if value is None:
+        return x.dtype.type(1)
+    scale = floats(op, value, name)
+    if scale.dtype.char != x.dtype.char:
+        raise TypeError(f"{op}: {name} has dtype {scale.dtype}, expected {x.dtype}")
+    try:
+        fits = np.broadcast_shapes(scale.shape, x.shape) == x.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{op}: {name} of shape {scale.shape} does not broadcast to {x.shape}")
+    return scale.copy()
+
+
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,
@@ -302,20 +361,7 @@ def binary_cross_entropy_with_logits(
     op = "binary_cross_entropy_with_logits"
     _check_reduction(op, reduction)
     x, t = _pair(op, input, target)
-    scales = []
-    for name, value in (("weight", weight), ("pos_weight", pos_weight)):
-        scale: Any = x.dtype.type(1)
-        if value is not None:
-            scale = floats(op, value, name)
-            if scale.dtype.char != x.dtype.char:
-                raise TypeError(f"{op}: {name} has dtype {scale.dtype}, expected {x.dtype}")
-            if np.broadcast_shapes(scale.shape, x.shape) != x.shape:
-                raise ValueError(
-                    f"{op}: {name} of shape {scale.shape} does not broadcast to {x.shape}"
-                )
-            scale = scale.copy()
-        scales.append(scale)
-    w, positive = scales
+    w, positive = _scale(op, "weight", weight, x), _scale(op, "pos_weight", pos_weight, x)
     softplus = np.log1p(np.exp(-abs(x))) + np.maximum(-x, 0)  # -log sigmoid(x)
     values = np.asarray(((1 - t) * x + (1 + (positive - 1) * t) * softplus) * w)
     context = (w, positive, softplus, reduction, x.size)
@@ -337,6 +383,7 @@ def _bce_backward(node: Node, grad: Any) -> Gradients:
 
 
 __all__ = [
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cross_entropy",
     "huber_loss",

@@ -19,14 +19,16 @@ from .activation import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softmin,
     Softplus,
     Softsign,
     Tanh,
 )
-from .container import ModuleDict, ModuleList, Sequential
-from .conv import Conv1d, Conv2d, Conv3d
+from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
+from .conv import Conv1d, Conv2d, Conv3d, Fold, Unfold
 from .dense import Flatten, Identity, Linear, Unflatten
 from .loss import (
+    BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
     HuberLoss,
@@ -43,6 +45,7 @@ __all__ = [
     "ELU",
     "GLU",
     "SELU",
+    "BCELoss",
     "BCEWithLogitsLoss",
     "Conv1d",
     "Conv2d",
@@ -50,6 +53,7 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
+    "Fold",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
@@ -71,6 +75,8 @@ __all__ = [
     "NLLLoss",
     "PReLU",
     "Parameter",
+    "ParameterDict",
+    "ParameterList",
     "ReLU",
     "ReLU6",
     "Sequential",
@@ -78,10 +84,12 @@ __all__ = [
     "Sigmoid",
     "SmoothL1Loss",
     "Softmax",
+    "Softmin",
     "Softplus",
     "Softsign",
     "Tanh",
     "Unflatten",
+    "Unfold",
     "init",
     "utils",
 ]

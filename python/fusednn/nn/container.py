@@ -1,4 +1,4 @@
-"""Modules that hold modules."""
+"""Modules that hold modules or parameters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
 from .module import Module
+from .parameter import Parameter
 
 
 def _child(owner: str, value: Any) -> Module:
@@ -158,3 +159,102 @@ class ModuleDict(Module):
         """Adds or replaces modules."""
         for name, module in modules.items():
             self[name] = module
+
+
+class ParameterList(Module):
+    """A list of parameters that are found, named "0", "1", ...; arrays and Tensors become ones.
+
+    >>> import numpy as np
+    >>> from fusednn import nn
+    >>> [name for name, _ in nn.ParameterList([np.zeros(2), np.ones(3)]).named_parameters()]
+    ['0', '1']
+    """
+
+    def __init__(self, values: Iterable[Any] | None = None) -> None:
+        super().__init__()
+        self.extend(values or ())
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter([one for one in self._parameters.values() if one is not None])
+
+    def __getitem__(self, index: int) -> Parameter:
+        return list(self)[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        names = list(self._parameters)
+        self._register(self._parameters, names[index], _parameter(value))
+
+    def append(self, value: Any) -> ParameterList:
+        """Adds a parameter at the end; returns the list."""
+        self.register_parameter(str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Adds parameters at the end; returns the list."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{one.dtype}{list(one.shape)}" for one in self)
+
+
+class ParameterDict(Module):
+    """A dictionary of parameters that are found; arrays and Tensors become ones.
+
+    >>> import numpy as np
+    >>> from fusednn import nn
+    >>> [name for name, _ in nn.ParameterDict({"gain": np.ones(3)}).named_parameters()]
+    ['gain']
+    """
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.update(parameters or {})
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parameters
+
+    def __getitem__(self, name: str) -> Parameter:
+        parameter = self._parameters[name]
+        assert parameter is not None
+        return parameter
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.register_parameter(name, _parameter(value))
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return self._parameters.keys()
+
+    def values(self) -> Iterable[Parameter]:
+        """The parameters."""
+        return [self[name] for name in self]
+
+    def items(self) -> Iterable[tuple[str, Parameter]]:
+        """Names and parameters."""
+        return [(name, self[name]) for name in self]
+
+    def update(self, parameters: Mapping[str, Any]) -> None:
+        """Adds or replaces parameters."""
+        for name, value in parameters.items():
+            self[name] = value
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}: {one.dtype}{list(one.shape)}" for name, one in self.items())
+
+
+def _parameter(value: Any) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)

@@ -154,3 +154,64 @@ class Conv3d(_Conv):
     """
 
     _spatial = 3
+
+
+class Unfold(Module):
+    """Windows as columns: (N, C, H, W) -> (N, C * kernel, windows); see `functional.unfold`.
+
+    >>> from fusednn import nn
+    >>> nn.Unfold(2)(np.zeros((1, 3, 4, 4))).shape
+    (1, 12, 9)
+    """
+
+    def __init__(
+        self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.dilation = kernel_size, dilation
+        self.padding, self.stride = padding, stride
+
+    def forward(self, input: Any) -> Any:
+        """(N, C, H, W) -> (N, C * kernel, windows)."""
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return _window_text(self)
+
+
+class Fold(Module):
+    """Columns added back to their windows: the transpose of Unfold; see `functional.fold`.
+
+    >>> from fusednn import nn
+    >>> nn.Fold((4, 4), 2)(np.zeros((1, 12, 9))).shape
+    (1, 3, 4, 4)
+    """
+
+    def __init__(
+        self,
+        output_size: Ints,
+        kernel_size: Ints,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        stride: Ints = 1,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.kernel_size, self.dilation = kernel_size, dilation
+        self.padding, self.stride = padding, stride
+
+    def forward(self, input: Any) -> Any:
+        """(N, C * kernel, windows) -> (N, C, H, W)."""
+        return F.fold(
+            input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride
+        )
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {_window_text(self)}"
+
+
+def _window_text(module: Unfold | Fold) -> str:
+    return (
+        f"kernel_size={module.kernel_size}, dilation={module.dilation}, padding={module.padding}, "
+        f"stride={module.stride}"
+    )

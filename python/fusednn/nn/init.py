@@ -45,6 +45,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         "conv1d": 1.0,
         "conv2d": 1.0,
         "conv3d": 1.0,
+        "conv_transpose1d": 1.0,
+        "conv_transpose2d": 1.0,
+        "conv_transpose3d": 1.0,
         "sigmoid": 1.0,
         "tanh": 5 / 3,
         "relu": math.sqrt(2),
@@ -78,6 +81,44 @@ def eye_(tensor: T) -> T:
     if tensor._data.ndim != 2:
         raise ValueError(f"eye_: expected a matrix, got shape {tensor._data.shape}")
     return _write("eye_", tensor, np.eye(*tensor._data.shape))
+
+
+def dirac_(tensor: T, groups: int = 1) -> T:
+    """A convolution's weight that hands on its input: 1 at the middle tap from channel i to i.
+
+    >>> import fusednn as fn
+    >>> fn.nn.init.dirac_(fn.zeros(1, 1, 3))
+    tensor([[[0., 1., 0.]]])
+    """
+    shape = tensor._data.shape
+    if len(shape) not in (3, 4, 5):
+        raise ValueError(f"dirac_: expected a convolution's weight of 3 to 5 axes, got {shape}")
+    if groups < 1 or shape[0] % groups:
+        raise ValueError(f"dirac_: shape[0]={shape[0]} must be divisible by groups={groups}")
+    values, each = np.zeros(shape), shape[0] // groups
+    middle = tuple(n // 2 for n in shape[2:])
+    for group in range(groups):
+        for i in range(min(each, shape[1])):
+            values[(group * each + i, i, *middle)] = 1
+    return _write("dirac_", tensor, values)
+
+
+def sparse_(tensor: T, sparsity: float, std: float = 0.01) -> T:
+    """Normal with standard deviation std, but for a fraction `sparsity` of each column that is 0.
+
+    For a matrix. Martens, "Deep learning via Hessian-free optimization", ICML 2010.
+    """
+    if tensor._data.ndim != 2:
+        raise ValueError(f"sparse_: expected a matrix, got shape {tensor._data.shape}")
+    if not 0 <= sparsity <= 1:
+        raise ValueError(f"sparse_: sparsity={sparsity}, expected a fraction in [0, 1]")
+    generator = random.next_generator()
+    values = std * generator.standard_normal(tensor._data.shape)
+    rows, columns = values.shape
+    zeros = math.ceil(sparsity * rows)
+    chosen = generator.permuted(np.tile(np.arange(rows)[:, None], columns), axis=0)[:zeros]
+    np.put_along_axis(values, chosen, 0, axis=0)
+    return _write("sparse_", tensor, values)
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:

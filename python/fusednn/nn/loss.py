@@ -135,6 +135,17 @@ class NLLLoss(_Weighted):
         )
 
 
+class BCELoss(_Weighted):
+    """Binary cross-entropy of probabilities; see `functional.binary_cross_entropy`."""
+
+    def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
+        super().__init__(weight, reduction)
+
+    def forward(self, input: Any, target: Any) -> Any:
+        """Two of one shape -> a scalar, or that shape for reduction "none"."""
+        return F.binary_cross_entropy(input, target, self.weight, reduction=self.reduction)
+
+
 class BCEWithLogitsLoss(_Weighted):
     """Binary cross-entropy of logits; see `functional.binary_cross_entropy_with_logits`."""
 

@@ -12,7 +12,40 @@ from .. import _core
 from .._tensor.creation import from_numpy
 from .._tensor.tape import PRIVATE, SHARED, Array, TensorBase, raw, wrap
 from .._tensor.tensor import Tensor, supported_dtype
+from .._tensor.walk import RemovableHandle
 from .parameter import Parameter
+
+
+class ForwardHooks:
+    """What runs before and after a module's forward, in the order of registration."""
+
+    __slots__ = ("_next", "after", "before")
+
+    def __init__(self) -> None:
+        self.before: dict[int, Callable[..., Any]] = {}
+        self.after: dict[int, Callable[..., Any]] = {}
+        self._next = 0
+
+    def add(
+        self, functions: dict[int, Callable[..., Any]], hook: Callable[..., Any]
+    ) -> RemovableHandle:
+        if not callable(hook):
+            raise TypeError(f"forward hook: must be callable, got {type(hook).__name__}")
+        self._next += 1
+        functions[self._next] = hook
+        return RemovableHandle(functions, self._next)
+
+    def call(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for hook in tuple(self.before.values()):
+            result = hook(module, args)
+            if result is not None:
+                args = result if isinstance(result, tuple) else (result,)
+        output = module.forward(*args, **kwargs)
+        for hook in tuple(self.after.values()):
+            result = hook(module, args, output)
+            if result is not None:
+                output = result
+        return output
 
 
 class IncompatibleKeys(NamedTuple):
@@ -40,6 +73,7 @@ class Module:
     """
 
     training: bool
+    _hooks: ForwardHooks | None = None
     # Registered things stand in the instance's __dict__ too, so that reading one costs what any
     # attribute costs; these dictionaries keep kind and order.
     _parameters: dict[str, Parameter | None]
@@ -62,11 +96,33 @@ class Module:
                 break
         if kwargs:
             kwargs = {key: _as_tensor(value) for key, value in kwargs.items()}
+        if self._hooks is not None:
+            return self._hooks.call(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the module computes; every subclass defines it."""
         raise NotImplementedError(f"{type(self).__name__} has no forward method")
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(module, args) before forward; what it returns, if not None, takes the
+        arguments' place (a tuple, or the only one). The handle has `remove()`."""
+        self._hooks = self._hooks or ForwardHooks()
+        return self._hooks.add(self._hooks.before, hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls hook(module, args, output) after forward; what it returns, if not None, takes the
+        output's place. The handle has `remove()`.
+
+        >>> from fusednn import nn
+        >>> layer, shapes = nn.Linear(2, 3), []
+        >>> handle = layer.register_forward_hook(lambda m, args, out: shapes.append(out.shape))
+        >>> _ = layer(np.zeros((5, 2), np.float32))
+        >>> shapes
+        [(5, 3)]
+        """
+        self._hooks = self._hooks or ForwardHooks()
+        return self._hooks.add(self._hooks.after, hook)
 
     # ---- registration ----
 
@@ -191,6 +247,22 @@ class Module:
                 raise AttributeError(f"{type(self).__name__} has no module {target!r}")
             module = child
         return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter with a dotted name; AttributeError if there is none."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._parameters.get(name)
+        if found is None:
+            raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+        return found
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with a dotted name; AttributeError if there is none."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._buffers.get(name)
+        if found is None:
+            raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+        return found
 
     def _named_members(
         self, registry: str, prefix: str, recurse: bool, once: bool
@@ -359,6 +431,10 @@ class Module:
     def cpu(self) -> Self:
         """self."""
         return self
+
+    def cuda(self) -> Self:
+        """ValueError: arrays on a GPU are not supported here yet."""
+        return self.to(device="cuda")
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Calls fn on every module below, children first, then on this one."""

@@ -1,4 +1,4 @@
-"""RMSprop and Adagrad, in NumPy."""
+"""RMSprop and Adagrad."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .optimizer import Group, Optimizer, Params, grad_of
+from .. import _core
+from .optimizer import Group, Optimizer, Params
 
 
 class RMSprop(Optimizer):
@@ -52,34 +53,26 @@ class RMSprop(Optimizer):
         self._require(group, "lr", "alpha", "eps", "weight_decay", "momentum")
 
     def _update(self, group: Group) -> None:
-        alpha, momentum = group["alpha"], group["momentum"]
+        lr, alpha, eps, decay = group["lr"], group["alpha"], group["eps"], group["weight_decay"]
+        momentum, centered, maximize = group["momentum"], group["centered"], group["maximize"]
+        step = _core.rmsprop_step
         for parameter in group["params"]:
-            grad = grad_of(parameter)
+            grad = parameter._grad
             if grad is None:
                 continue
             data = parameter._data
             state = self.state.get(parameter)
             if state is None:
                 state = self._new_state(parameter, "square_avg")
-            for name, used in (("momentum_buffer", momentum), ("grad_avg", group["centered"])):
+            for name, used in (("momentum_buffer", momentum), ("grad_avg", centered)):
                 if used and name not in state:
                     state[name] = np.zeros_like(data)
-            grad = _decayed(data, grad, group)
-            square = state["square_avg"]
-            square *= alpha
-            square += (grad * grad) * (1 - alpha)
-            spread = square
-            if group["centered"]:
-                mean = state["grad_avg"]
-                mean += (grad - mean) * (1 - alpha)
-                spread = square - mean * mean
-            step = grad / (np.sqrt(spread) + group["eps"])
-            if momentum:
-                buffer = state["momentum_buffer"]
-                buffer *= momentum
-                buffer += step
-                step = buffer
-            data -= step * group["lr"]
+            step(
+                data, grad._data, state["square_avg"],
+                state["grad_avg"] if centered else None,
+                state["momentum_buffer"] if momentum else None,
+                lr, alpha, eps, decay, momentum, maximize,
+            )  # fmt: skip
             parameter._memory[0] += 1
 
 
@@ -123,23 +116,19 @@ class Adagrad(Optimizer):
         self._require(group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
 
     def _update(self, group: Group) -> None:
+        step = _core.adagrad_step
         for parameter in group["params"]:
-            grad = grad_of(parameter)
+            grad = parameter._grad
             if grad is None:
                 continue
-            data = parameter._data
             state = self.state.get(parameter)
             if state is None:
                 state = self._new_state(parameter, "sum", step=0)
                 state["sum"] += group["initial_accumulator_value"]
             rate = group["lr"] / (1 + state["step"] * group["lr_decay"])
+            step(
+                parameter._data, grad._data, state["sum"],
+                rate, group["eps"], group["weight_decay"], group["maximize"],
+            )  # fmt: skip
             state["step"] += 1
-            grad = _decayed(data, grad, group)
-            state["sum"] += grad * grad
-            data -= grad / (np.sqrt(state["sum"]) + group["eps"]) * rate
             parameter._memory[0] += 1
-
-
-def _decayed(data: Any, grad: Any, group: Group) -> Any:
-    grad = -grad if group["maximize"] else grad
-    return grad + data * group["weight_decay"] if group["weight_decay"] else grad

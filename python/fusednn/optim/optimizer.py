@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -9,10 +10,12 @@ import numpy as np
 from numpy import ndarray
 
 from .._tensor.mode import enable_grad
-from .._tensor.tape import Array, TensorBase, raw
+from .._tensor.tape import TensorBase, raw
 
 Group = dict[str, Any]
 Params = Iterable[Any]
+LARGEST = sys.float_info.max  # as ints can be larger, isfinite would overflow
+_MOST_STEPS = 1 << 53  # beyond, a count is no exact float any more
 
 
 class Optimizer:
@@ -102,7 +105,7 @@ class Optimizer:
     def _require(self, group: Group, *names: str) -> None:
         for name in names:
             value = group[name]
-            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+            if not _is_number(value):
                 raise TypeError(
                     f"{self._name}: {name} must be a number, got {type(value).__name__}"
                 )
@@ -162,6 +165,7 @@ class Optimizer:
         try:
             saved_groups = [dict(group) for group in state_dict["param_groups"]]
             saved_names = [list(group.pop("params")) for group in saved_groups]
+            saved_names = [[str(name) for name in names] for names in saved_names]
             saved_state = {name: dict(entry) for name, entry in state_dict["state"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ValueError(
@@ -184,6 +188,8 @@ class Optimizer:
             odd += [key for key in options if key not in (*self.defaults, "initial_lr")]
             if odd:
                 raise ValueError(f"{self._name}: the options {', '.join(odd)} do not fit")
+            for key, value in options.items():
+                options[key] = self._checked_option(key, group.get(key, group["lr"]), value)
             self._check_options(options)
         state: dict[TensorBase, dict[str, Any]] = {}
         for group in self.param_groups:
@@ -192,7 +198,23 @@ class Optimizer:
                     state[parameter] = self._checked_state(name, parameter, saved_state[name])
         self.state = state
         for group, options in zip(self.param_groups, saved_groups, strict=True):
-            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+            group.update(options)
+
+    def _checked_option(self, key: str, own: Any, value: Any) -> Any:
+        """A loaded option, of the kind that the present one is of; numbers must be finite."""
+        members = value if isinstance(value, (tuple, list)) else [value]
+        numbers = all(_is_number(one) and abs(one) <= LARGEST for one in members)
+        if isinstance(own, bool):
+            fits = isinstance(value, bool)
+        elif isinstance(own, (tuple, list)):
+            fits = isinstance(value, (tuple, list)) and len(value) == len(own) and numbers
+        else:
+            fits = numbers and not isinstance(value, (tuple, list))
+        if not fits:
+            raise ValueError(
+                f"{self._name}: the option {key} of the state is {value!r}, here it is {own!r}"
+            )
+        return tuple(value) if isinstance(value, list) else value
 
     def _checked_state(
         self, name: str, parameter: TensorBase, entry: dict[str, Any]
@@ -202,7 +224,7 @@ class Optimizer:
         for key, value in entry.items():
             value = raw(value)
             if key == "step":
-                if not hasattr(value, "__index__") or value < 0:
+                if not hasattr(value, "__index__") or not 0 <= value <= _MOST_STEPS:
                     raise ValueError(f"{self._name}: step of {name} is {value!r}, expected a count")
                 out[key] = value.__index__()
             elif key not in self._state_arrays:
@@ -229,6 +251,5 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def grad_of(parameter: TensorBase) -> Array | None:
-    """The array of a parameter's gradient, or None."""
-    return None if parameter._grad is None else parameter._grad._data
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

@@ -1,4 +1,5 @@
-// Optimiser steps: SGD with everything it can have, Adam, AdamW and AMSGrad, in double by formula.
+// Optimiser steps: SGD with everything it can have, Adam, AdamW, AMSGrad, RMSprop and Adagrad, in
+// double by formula.
 #include <cmath>
 
 #include "kernel/support.h"
@@ -116,16 +117,99 @@ void adam_case(i64 size, int variant, i64 step) {
 }
 
 template <class T>
+void rmsprop_case(i64 size, int variant) {
+    Random random(std::uint64_t(size) + 5);
+    const auto param = random.array<T>(size), grad = random.array<T>(size),
+               mean = random.array<T>(size), buffer = random.array<T>(size);
+    // Far from the square of the mean: no cancellation that a bound would have to follow.
+    auto square = random.array<T>(size);
+    for (i64 i = 0; i < size; ++i) square[i] = T(double(mean[i]) * double(mean[i]) + 1.5);
+    RmspropParams<T> p{};
+    p.size = size;
+    p.lr = 0.01, p.alpha = 0.9, p.eps = 1e-4;
+    const bool centered = variant & 1, momentum = variant & 2;
+    p.momentum = momentum ? 0.9 : 0;
+    p.weight_decay = variant & 4 ? 0.1 : 0;
+    p.maximize = variant & 8;
+
+    Expected after, squares, means, kept;
+    for (i64 i = 0; i < size; ++i) {
+        const double x = double(param[i]);
+        const double g = (p.maximize ? -1 : 1) * double(grad[i]) + p.weight_decay * x;
+        const double square1 = p.alpha * double(square[i]) + (1 - p.alpha) * g * g;
+        const double mean1 = p.alpha * double(mean[i]) + (1 - p.alpha) * g;
+        const double spread = centered ? square1 - mean1 * mean1 : square1;
+        double step = g / (std::sqrt(spread) + p.eps);
+        if (momentum) step += p.momentum * double(buffer[i]);
+        const double scale = 4 * (std::fabs(g) + std::fabs(x)) / std::sqrt(spread);
+        squares.push(square1, slack<T>(square1, g * g));
+        means.push(mean1, slack<T>(mean[i], g));
+        kept.push(step, slack<T>(buffer[i], scale));
+        after.push(x - p.lr * step, slack<T>(x, p.lr * scale, p.lr * double(buffer[i])));
+    }
+    std::vector<Expected> expected = {after, squares};
+    if (centered) expected.push_back(means);
+    if (momentum) expected.push_back(kept);
+    check<T>("rmsprop_step " + std::to_string(size) + " variant " + std::to_string(variant),
+             expected, [&](const KernelTable<T>& table, T* const* out) {
+                 fill(out[0], param);
+                 fill(out[1], square);
+                 if (centered) fill(out[2], mean);
+                 if (momentum) fill(out[2 + centered], buffer);
+                 RmspropParams<T> q = p;
+                 q.param = out[0], q.grad = grad.data(), q.square_avg = out[1];
+                 q.grad_avg = centered ? out[2] : nullptr;
+                 q.momentum_buffer = momentum ? out[2 + centered] : nullptr;
+                 table.rmsprop_step(q);
+             });
+}
+
+template <class T>
+void adagrad_case(i64 size, int variant) {
+    Random random(std::uint64_t(size) + 6);
+    const auto param = random.array<T>(size), grad = random.array<T>(size);
+    auto sum = random.array<T>(size);
+    for (T& x : sum) x = T(std::fabs(double(x)) + 0.25);
+    AdagradParams<T> p{};
+    p.size = size;
+    p.lr = 0.1, p.eps = 1e-10;
+    p.weight_decay = variant & 1 ? 0.1 : 0;
+    p.maximize = variant & 2;
+
+    Expected after, sums;
+    for (i64 i = 0; i < size; ++i) {
+        const double x = double(param[i]);
+        const double g = (p.maximize ? -1 : 1) * double(grad[i]) + p.weight_decay * x;
+        const double sum1 = double(sum[i]) + g * g;
+        const double step = p.lr / (std::sqrt(sum1) + p.eps);
+        sums.push(sum1, slack<T>(sum1, g * g));
+        after.push(x - step * g, slack<T>(x, step * g, step * x));
+    }
+    check<T>("adagrad_step " + std::to_string(size) + " variant " + std::to_string(variant),
+             {after, sums}, [&](const KernelTable<T>& table, T* const* out) {
+                 fill(out[0], param);
+                 fill(out[1], sum);
+                 AdagradParams<T> q = p;
+                 q.param = out[0], q.grad = grad.data(), q.sum = out[1];
+                 table.adagrad_step(q);
+             });
+}
+
+template <class T>
 void all() {
     for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009}) {
         for (int variant = 0; variant < 64; variant += size < 40 ? 5 : 1)
             sgd_case<T>(size, variant);
         for (int variant = 0; variant < 16; ++variant) {
             for (i64 step : {1, 2, 1000}) adam_case<T>(size, variant, step);
+            rmsprop_case<T>(size, variant);
+            adagrad_case<T>(size, variant);
         }
     }
     sgd_case<T>(1'000'003, 1 | 8 | 16);
     adam_case<T>(1'000'003, 1 | 2, 7);
+    rmsprop_case<T>(1'000'003, 1 | 2 | 4);
+    adagrad_case<T>(1'000'003, 1);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..optimizer import Optimizer
@@ -34,15 +34,21 @@ class _Combined(LRScheduler):
             "schedulers": [one.state_dict() for one in self._f_schedulers],
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was called."""
-        state = dict(state_dict)
-        inner = state.get("schedulers")
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was called; see `LRScheduler.load_state_dict`."""
+        inner = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
         if not isinstance(inner, list) or len(inner) != len(self._f_schedulers):
             raise ValueError(f"{type(self).__name__}: the state is of other schedulers")
-        for one, saved in zip(self._f_schedulers, inner, strict=True):
-            one.load_state_dict(saved)
-        super().load_state_dict(state)
+        before = self.state_dict()
+        try:
+            for one, saved in zip(self._f_schedulers, inner, strict=True):
+                one.load_state_dict(saved)
+            # The schedulers have taken theirs; what is compared here is the rest.
+            super().load_state_dict({**state_dict, "schedulers": self.state_dict()["schedulers"]})
+        except ValueError:
+            for one, saved in zip(self._f_schedulers, before["schedulers"], strict=True):
+                one.load_state_dict(saved)
+            raise
         del self.__dict__["schedulers"]
 
 

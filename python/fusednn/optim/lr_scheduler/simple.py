@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..optimizer import Optimizer
+from ..optimizer import LARGEST, Optimizer
 
 
 def require(owner: str, name: str, value: Any, low: float) -> None:
@@ -76,16 +76,56 @@ class LRScheduler:
             if key != "optimizer" and not key.startswith("_f_")
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was called. The optimiser's own state holds its rates."""
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was called. The optimiser's own state holds its rates.
+
+        ValueError unless the state is that of a schedule made with the same arguments; then nothing
+        has changed.
+        """
         own = self.state_dict()
-        if set(own) != set(state_dict):
-            raise ValueError(
-                f"{type(self).__name__}: the state has {sorted(state_dict)}, expected {sorted(own)}"
-            )
-        if len(state_dict["base_lrs"]) != len(self.base_lrs):
-            raise ValueError(f"{type(self).__name__}: the state is of another number of groups")
+        if not isinstance(state_dict, Mapping) or set(own) != set(state_dict):
+            found = list(state_dict) if isinstance(state_dict, Mapping) else state_dict
+            raise ValueError(f"{type(self).__name__}: the state has {found}, expected {list(own)}")
+        for name, value in state_dict.items():
+            problem = _misfit(name, own[name], value)
+            if problem:
+                raise ValueError(f"{type(self).__name__}: {name} of the state is {problem}")
         self.__dict__.update(state_dict)
+
+
+_COUNTS = ("last_epoch", "num_bad_epochs", "cooldown_counter")
+_RATES = ("base_lrs", "_last_lr")
+
+
+def _misfit(name: str, own: Any, value: Any) -> str:
+    """Why a loaded value cannot take the place of `own`; "" if it can."""
+    if name in _COUNTS:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return "" if whole and -1 <= value < 1 << 63 else f"{value!r}, expected a count"
+    if name in _RATES:
+        rates = isinstance(value, list) and len(value) == len(own)
+        if not rates or not all(_is_rate(one) for one in value):
+            return f"{value!r}, expected {len(own)} rates"
+        return ""
+    if name == "best":  # the metric: NaN and infinities are possible values
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return "" if number else f"{value!r}, expected a number"
+    # What is left are the arguments that the schedule was made with.
+    return "" if _same(value, own) else f"{value!r}, here it is {own!r}"
+
+
+def _is_rate(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= LARGEST
+
+
+def _same(value: Any, own: Any) -> bool:
+    if isinstance(own, Mapping):
+        return isinstance(value, Mapping) and _same(list(value.items()), list(own.items()))
+    if isinstance(own, (list, tuple)):
+        fits = isinstance(value, (list, tuple)) and len(value) == len(own)
+        return fits and all(_same(a, b) for a, b in zip(value, own, strict=True))
+    return isinstance(value, (int, float, str, type(None))) and bool(value == own)
 
 
 class LambdaLR(LRScheduler):
