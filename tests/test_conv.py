@@ -17,9 +17,10 @@ ALGORITHMS = ("implicit_gemm", "winograd", "direct")
 
 def _applies(case, algorithm):
     if algorithm == "winograd":
-        # The bound is for sums that run over most of the kernel: not for images smaller than it.
+        # Not where a plain sum is so short that it has no error to speak of.
         return (
             case.kernel in ((3, 3), (5, 5))
+            and case.input[1] >= 2 * case.groups
             and all(n >= k for n, k in zip(case.input[2:], case.kernel, strict=True))
             and {*case.stride, *case.dilation} == {1}
             and all(p < k for p, k in zip(case.padding, case.kernel, strict=True))
@@ -65,7 +66,7 @@ def _check(case, dtype, algorithm, seed=0):
                 pool.append(array)
     for name, (results, exact, naive) in pooled.items():
         stacked = (np.stack(arrays) for arrays in (results, exact, naive))
-        factor = 2 if dtype == "float32" else 4  # the float64 oracle errs as well
+        factor = 2
         if algorithm == "winograd" and name in ("output", "grad input"):
             # What the transforms round off does not shrink with the sums: only sums over 16
             # channels and more make "auto" choose them, and have the stated bound.

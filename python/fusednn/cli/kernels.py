@@ -96,7 +96,7 @@ def _cases() -> list[tuple[str, str, Maths, Maths, list[Array]]]:
     rows, matrix, bias = normal(64, 512), normal(256, 512), normal(256)
     logits, classes = normal(512, 100), random.integers(0, 100, 512)
     size = 100_000
-    window = (1, 1, 1, 1)
+    window = (1, 1, 1, 1, "auto")
     image = "8x32x28x28"
     argmax: list[Any] = []
 

@@ -220,7 +220,7 @@ def unfold(
         return _core.unfold(input, kernel_size, dilation, padding, stride)
     out = _core.unfold(input._data, kernel_size, dilation, padding, stride)
     window = (_frozen(kernel_size), _frozen(dilation), _frozen(padding), _frozen(stride))
-    return record(out, _unfold_backward, (input,), (), (input._data.shape[2:], window))
+    return record(out, _unfold_backward, (input,), (), (input._data.shape[-2:], window))
 
 
 def _unfold_backward(node: Node, grad: Any) -> Gradients:

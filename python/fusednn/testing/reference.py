@@ -1,7 +1,7 @@
 """What the kernels must compute, said twice in plain NumPy: as an oracle and as a naive version.
 
-The oracles (`conv_forward`, `linear_backward` ...) compute in float64 whatever they are given; they
-are the truth. The naive versions (`naive_conv_forward` ...) add one product after another in the
+The oracles (`conv_forward`, `linear_backward` ...) compute in float64, for float64 arrays in long
+double where the machine has it; they are the truth. The naive versions (`naive_conv_forward` ...) add one product after another in the
 arrays' own precision, as the textbook's loops would. How far the naive version is from the truth
 says how much rounding an input costs, so a kernel is held to twice that distance
 (`assert_accurate`) and not to a constant that somebody hoped would do.
@@ -21,8 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Float64 = NDArray[np.float64]
 Ints = int | Sequence[int]
+
+
+def _exact(array: Array) -> Array:
+    """The array in the oracles' precision: float64, or more than that for float64 arrays."""
+    return array.astype(np.longdouble if array.dtype == np.float64 else np.float64)
 
 
 def _per_axis(value: Ints, axes: int) -> tuple[int, ...]:
@@ -84,24 +88,25 @@ def conv_forward(
     padding: Ints = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Float64:
+) -> Array:
     """The convolution (N, O, out...) of input (N, C, spatial...), in float64, tap by tap.
 
-    >>> conv_forward(np.ones((1, 1, 3, 4)), np.ones((1, 1, 3, 3)), padding=1)[0, 0, 0].tolist()
+    >>> x, w = np.ones((1, 1, 3, 4), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    >>> conv_forward(x, w, padding=1)[0, 0, 0].tolist()
     [4.0, 6.0, 6.0, 4.0]
     """
-    x, w = input.astype(np.float64), weight.astype(np.float64)
+    x, w = _exact(input), _exact(weight)
     window = _Window(x.shape[2:], w.shape[2:], stride, padding, dilation)
     batch, out_channels = x.shape[0], w.shape[0]
     pixels = math.prod(window.output)
-    y = np.zeros((batch, groups, out_channels // groups, pixels))
+    y = np.zeros((batch, groups, out_channels // groups, pixels), x.dtype)
     padded = window.pad(x)
     w = w.reshape(groups, out_channels // groups, *w.shape[1:])
     for tap, place in window.taps():
         y += w[tap] @ _grouped(padded[place], groups)
     y = y.reshape(batch, out_channels, pixels)
     if bias is not None:
-        y += bias.astype(np.float64)[:, None]
+        y += _exact(bias)[:, None]
     return y.reshape(batch, out_channels, *window.output)
 
 
@@ -114,15 +119,15 @@ def conv_backward(
     padding: Ints = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> tuple[Float64, Float64, Float64]:
+) -> tuple[Array, Array, Array]:
     """Gradients of input, weight and bias, in float64, from grad (N, O, out...).
 
-    >>> ones = np.ones((1, 1, 2))
-    >>> dx, dw, db = conv_backward(ones, np.array([[[1.0, 2, 3]]]), ones)
+    >>> ones = np.ones((1, 1, 2), np.float32)
+    >>> dx, dw, db = conv_backward(ones, np.array([[[1, 2, 3]]], np.float32), ones)
     >>> dx.tolist(), dw.tolist(), db.tolist()
     ([[[1.0, 2.0, 1.0]]], [[[3.0, 5.0]]], [2.0])
     """
-    dy, x, w = (a.astype(np.float64) for a in (grad, input, weight))
+    dy, x, w = (_exact(a) for a in (grad, input, weight))
     window = _Window(x.shape[2:], w.shape[2:], stride, padding, dilation)
     batch, channels = x.shape[:2]
     dy = _grouped(dy, groups)
@@ -217,10 +222,9 @@ def _rows(stack: Array) -> Array:
     return stack.reshape(math.prod(stack.shape[:-1]), stack.shape[-1])
 
 
-def gemm(a: Array, b: Array) -> Float64:
+def gemm(a: Array, b: Array) -> Array:
     """a (..., m, k) @ b (..., k, n) in float64."""
-    product: Float64 = a.astype(np.float64) @ b.astype(np.float64)
-    return product
+    return _exact(a) @ _exact(b)
 
 
 def naive_gemm(a: Array, b: Array) -> Array:
@@ -231,16 +235,16 @@ def naive_gemm(a: Array, b: Array) -> Array:
     return c
 
 
-def linear_forward(input: Array, weight: Array, bias: Array | None = None) -> Float64:
+def linear_forward(input: Array, weight: Array, bias: Array | None = None) -> Array:
     """input (..., in) @ weight (out, in)^T + bias, in float64."""
     y = gemm(input, weight.T)
-    return y if bias is None else y + bias.astype(np.float64)
+    return y if bias is None else y + _exact(bias)
 
 
-def linear_backward(grad: Array, input: Array, weight: Array) -> tuple[Float64, Float64, Float64]:
+def linear_backward(grad: Array, input: Array, weight: Array) -> tuple[Array, Array, Array]:
     """Gradients of input, weight and bias, in float64, from grad (..., out)."""
     rows, inputs = _rows(grad), _rows(input)
-    return gemm(grad, weight), gemm(rows.T, inputs), rows.sum(axis=0, dtype=np.float64)
+    return gemm(grad, weight), gemm(rows.T, inputs), _exact(rows).sum(axis=0)
 
 
 def naive_linear_forward(input: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -271,7 +275,7 @@ def max_error(actual: Array, exact: Array) -> float:
     """The largest |actual - exact|, in float64; 0 for empty arrays."""
     if actual.size == 0:
         return 0.0
-    return float(np.max(np.abs(actual.astype(np.float64) - exact.astype(np.float64))))
+    return float(np.max(np.abs(actual.astype(exact.dtype) - exact)))
 
 
 def relative_error(actual: Array, exact: Array) -> float:
@@ -309,7 +313,7 @@ def assert_accurate(
     if not finite.any():
         return
     bound = error_bound(exact[finite], naive[finite], factor)
-    error = np.where(finite, np.abs(actual.astype(np.float64) - np.where(finite, exact, 0)), 0)
+    error = np.where(finite, np.abs(actual.astype(exact.dtype) - np.where(finite, exact, 0)), 0)
     worst = tuple(map(int, np.unravel_index(int(np.argmax(error)), error.shape)))
     if not error[worst] <= bound:
         raise AssertionError(
