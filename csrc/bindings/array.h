@@ -6,8 +6,7 @@
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
-
-#include <optional>
+#include <unistd.h>
 
 #include "core/types.h"
 #include "ops/dtype.h"
@@ -67,12 +66,23 @@ py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data);
 // `cost` is in flops or bytes moved.
 class GilRelease {
   public:
-    explicit GilRelease(i64 cost) {
-        if (cost > 500'000) release_.emplace();
+    explicit GilRelease(i64 cost) : thread_(cost > 500'000 ? PyEval_SaveThread() : nullptr) {}
+    GilRelease(const GilRelease&) = delete;
+    GilRelease& operator=(const GilRelease&) = delete;
+    // A daemon thread that comes back while the interpreter ends is unwound by Python up to 3.13:
+    // that would end the process here, or drop references without the lock further up. It waits for
+    // the end instead, as from 3.14 on.
+    ~GilRelease() {
+        if (!thread_) return;
+        try {
+            PyEval_RestoreThread(thread_);
+        } catch (...) {
+            for (;;) pause();
+        }
     }
 
   private:
-    std::optional<py::gil_scoped_release> release_;
+    PyThreadState* thread_;
 };
 
 }  // namespace fusednn::bindings

@@ -242,6 +242,7 @@ Pool& get_pool() {
 
 void init_threads() {
     get_pool();
+    available_cpus();  // reads the quota's files now, not in the first op
     const char* value = std::getenv("FUSEDNN_NUM_THREADS");
     if (!value || !*value) return;
     char* end = nullptr;

@@ -11,6 +11,14 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// qemu-user aborts where a forked child of many threads starts threads of its own, and cannot start
+// this program again.
+#if defined(FUSEDNN_EMULATED)
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+
 inline int failures = 0;
 
 #define CHECK(condition)                                                        \

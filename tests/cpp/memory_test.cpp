@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <new>
@@ -241,9 +242,34 @@ void offsets_differ() {
     }
 }
 
+// With FUSEDNN_POISON_MEMORY=1, read once at the start: in a new process of this program.
+void poison_on_request() {
+    CHECK(passes_in_child([] {
+        setenv("FUSEDNN_POISON_MEMORY", "1", 1);
+        execl("/proc/self/exe", "memory_test", "poisoned", nullptr);
+        CHECK(false);
+    }));
+}
+
+int check_poison() {
+    for (std::size_t size : {std::size_t(1), std::size_t(1000), 3 * kMegabyte}) {
+        for (int round = 0; round < 2; ++round) {
+            auto* block = static_cast<unsigned char*>(memory_acquire(size));
+            std::size_t poisoned = 0;
+            while (poisoned < size && block[poisoned] == 0xff) ++poisoned;
+            CHECK(poisoned == size);
+            std::memset(block, 0, size);
+            memory_release(block);
+        }
+    }
+    return failures;
+}
+
 }  // namespace
 
-int main() {
+int main(int count, char**) {
+    if (count == 2) return check_poison();
+    if (!kEmulated) poison_on_request();
     offsets_differ();
     aligned_writable_and_counted();
     blocks_are_reused();
