@@ -121,6 +121,24 @@ def test_every_element_is_written_and_none_read(shape, isa, dtype):
         assert np.isfinite(call()).all()
 
 
+@pytest.mark.parametrize("classes", [1, 2, 3, 5, 8, 15, 17, 31, 33, 70])
+@pytest.mark.parametrize("inner", [1, 3, 70])
+def test_only_differences_of_logits_count(classes, inner, isa, dtype):
+    """Far below 0 (or above), no padding of a vector may pass for the largest logit."""
+    rng = np.random.default_rng(classes)
+    shape = (5, classes, inner) if inner > 1 else (5, classes)
+    x = rng.integers(-8, 9, shape).astype(dtype)  # small integers: shifting them is exact
+    target = rng.integers(0, classes, (5, *shape[2:]))
+    for shift in (-4096, 4096):
+        for op in (_core.softmax_forward, _core.log_softmax_forward):
+            np.testing.assert_array_equal(op(x + x.dtype.type(shift), 1), op(x, 1))
+        losses, moved = (
+            _core.cross_entropy_forward("cross_entropy", a, target, None, -100, 0.1)[0]
+            for a in (x, x + x.dtype.type(shift))
+        )
+        np.testing.assert_array_equal(losses, moved)
+
+
 def test_infinite_gradients_stay_where_they_are(isa, dtype):
     """The rounding error that a sum carries along is inf - inf once the sum is infinite."""
     for shape in ((2, 300), (2, 300, 5)):
