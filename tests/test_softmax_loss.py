@@ -50,6 +50,126 @@ def test_softmax(op, shape, axis, isa, dtype):
     _assert_accurate(backward, exact, naive, np.abs(grad).max())
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    # Vectors have 2 to 16 lanes; up to 4 of them stand side by side.
+    st.integers(0, 5), st.integers(1, 70), st.integers(1, 140), st.booleans(),
+    st.sampled_from(["softmax", "log_softmax"]), st.sampled_from(_core.usable_isas()),
+    st.sampled_from(["float32", "float64"]), st.integers(0, 2**31),
+)  # fmt: skip
+def test_softmax_of_any_shape(outer, classes, inner, rows, op, isa_name, dtype, seed):
+    rng = np.random.default_rng(seed)
+    shape, axis = ((outer * 7, classes), 1) if rows else ((outer, classes, inner), 1)
+    x, grad = (rng.standard_normal(shape).astype(dtype) * 4 for _ in range(2))
+    with fn.testing.isa(isa_name):
+        y = getattr(_core, f"{op}_forward")(x, axis)
+        dx = getattr(_core, f"{op}_backward")(grad, y, axis)
+    assert y.shape == dx.shape == shape
+    if outer == 0:
+        return
+    formula, backward = (getattr(reference_loss, name) for name in (op, f"{op}_backward"))
+    reference.assert_accurate(y, formula(x.astype(EXACT), axis), formula(x, axis))
+    exact, naive = (backward(grad.astype(t), y.astype(t), axis) for t in (EXACT, dtype))
+    _assert_accurate(dx, exact, naive, np.abs(grad).max())
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_any_layout(axis, isa, dtype):
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((5, 6, 7)).astype(dtype)
+    grad = rng.standard_normal((5, 6, 7)).astype(dtype)
+    spread = np.zeros((5, 6, 14), dtype)
+    spread[..., ::2] = x
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    layouts = (
+        read_only,
+        spread[..., ::2],
+        np.ascontiguousarray(x[::-1, :, ::-1])[::-1, :, ::-1],
+        np.asfortranarray(x),
+        x.astype(np.dtype(dtype).newbyteorder(">")),
+    )
+    for name in ("softmax", "log_softmax"):
+        y = getattr(_core, f"{name}_forward")(x, axis)
+        dx = getattr(_core, f"{name}_backward")(grad, y, axis)
+        for view in layouts:
+            np.testing.assert_array_equal(getattr(_core, f"{name}_forward")(view, axis), y)
+            result = getattr(_core, f"{name}_backward")(np.asfortranarray(grad), y, axis)
+            np.testing.assert_array_equal(result, dx)
+
+
+@pytest.mark.parametrize("shape", [(40, 33), (40, 1000), (3, 21, 150), (40, 5, 3)])
+def test_every_element_is_written_and_none_read(shape, isa, dtype):
+    """Results come in recycled memory: here all of it holds NaN."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    target = np.random.default_rng(1).integers(0, shape[1], (shape[0], *shape[2:]))
+    scale = np.ones(target.shape, dtype)
+    calls = (
+        lambda: _core.softmax_forward(x, 1),
+        lambda: _core.log_softmax_forward(x, 1),
+        lambda: _core.softmax_backward(x, x, 1),
+        lambda: _core.log_softmax_backward(x, x, 1),
+        lambda: _core.cross_entropy_forward("cross_entropy", x, target, None, -100, 0.1)[0],
+        lambda: _core.cross_entropy_backward("cross_entropy", x, target, None, -100, 0.1, scale),
+        lambda: _core.cross_entropy_backward("nll_loss", x, target, None, -100, 0.0, scale),
+    )
+    for call in calls:
+        poisoned = [call() for _ in range(4)]
+        for old in poisoned:
+            old.fill(np.nan)
+        del poisoned, old
+        assert np.isfinite(call()).all()
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 5, 8, 15, 17, 31, 33, 70])
+@pytest.mark.parametrize("inner", [1, 3, 70])
+def test_only_differences_of_logits_count(classes, inner, isa, dtype):
+    """Far below 0 (or above), no padding of a vector may pass for the largest logit."""
+    rng = np.random.default_rng(classes)
+    shape = (5, classes, inner) if inner > 1 else (5, classes)
+    x = rng.integers(-8, 9, shape).astype(dtype)  # small integers: shifting them is exact
+    target = rng.integers(0, classes, (5, *shape[2:]))
+    for shift in (-4096, 4096):
+        for op in (_core.softmax_forward, _core.log_softmax_forward):
+            np.testing.assert_array_equal(op(x + x.dtype.type(shift), 1), op(x, 1))
+        losses, moved = (
+            _core.cross_entropy_forward("cross_entropy", a, target, None, -100, 0.1)[0]
+            for a in (x, x + x.dtype.type(shift))
+        )
+        np.testing.assert_array_equal(losses, moved)
+
+
+def test_infinite_gradients_stay_where_they_are(isa, dtype):
+    """The rounding error that a sum carries along is inf - inf once the sum is infinite."""
+    for shape in ((2, 300), (2, 300, 5)):
+        y = np.full(shape, -np.log(300), dtype)
+        grad = np.zeros(shape, dtype)
+        grad[0, 3] = np.inf
+        dx = _core.log_softmax_backward(grad, y, 1)
+        assert (dx[0, 4:] == -np.inf).all()
+        assert (dx[1] == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(20, 33), (4, 3, 70)])
+def test_nan_reaches_its_own_row_only(shape, isa, dtype):
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    bad = (7, 5) if len(shape) == 2 else (1, 2, 65)
+    x[bad] = np.nan
+    rows = np.zeros(shape, bool)
+    rows[(bad[0], slice(None), *bad[2:])] = True
+    target = np.zeros((shape[0], *shape[2:]), int)
+    for y in (
+        _core.softmax_forward(x, 1),
+        _core.log_softmax_forward(x, 1),
+        _core.cross_entropy_backward(
+            "cross_entropy", x, target, None, -100, 0.0, np.ones(target.shape, dtype)
+        ),
+    ):
+        np.testing.assert_array_equal(np.isnan(y), rows)
+    losses = _core.cross_entropy_forward("cross_entropy", x, target, None, -100, 0.0)[0]
+    np.testing.assert_array_equal(np.isnan(losses), rows[:, 0])
+
+
 def test_exponentials_over_the_whole_range(isa, dtype):
     """exp and log themselves, through a softmax of two classes: y = 1 / (1 + exp(-d))."""
     d = np.linspace(-800, 800, 40001).astype(dtype)
@@ -163,11 +283,50 @@ def test_all_targets_ignored():
     assert not t.grad.numpy().any()
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">i8"])
 def test_any_integer_target(kind):
     x = np.random.default_rng(0).standard_normal((4, 5))
     target = np.array([0, 4, 2, 1])
     assert F.cross_entropy(x, target.astype(kind)) == F.cross_entropy(x, target)
+    reversed_view = np.ascontiguousarray(target[::-1]).astype(kind)[::-1]
+    reversed_view.flags.writeable = False
+    assert F.cross_entropy(x, reversed_view) == F.cross_entropy(x, target)
+
+
+def test_one_class_and_one_position(isa, dtype):
+    x = np.array([3.0], dtype)
+    target = np.array(0)
+    losses, counts = _core.cross_entropy_forward("cross_entropy", x, target, None, -100, 0.0)
+    assert losses.shape == counts.shape == ()
+    assert losses == 0
+    assert counts == 1
+    one = np.ones((), dtype)
+    grad = _core.cross_entropy_backward("cross_entropy", x, target, None, -100, 0.0, one)
+    assert grad.tolist() == [0]
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0, 5, 2), (3, 5, 0), (3, 0), (3, 0, 2)])
+def test_empty_arrays(shape, isa, dtype):
+    x = np.zeros(shape, dtype)
+    target = np.full((shape[0], *shape[2:]), -100)
+    losses, counts = _core.cross_entropy_forward("cross_entropy", x, target, None, -100, 0.1)
+    assert losses.shape == counts.shape == target.shape
+    assert not losses.any()
+    grad = _core.cross_entropy_backward("cross_entropy", x, target, None, -100, 0.1, losses)
+    assert grad.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(3, 20000), (2, 3000, 5)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_smoothing_over_many_classes(shape, weighted, isa):
+    """Sums over the classes keep their digits however many there are."""
+    rng = np.random.default_rng(0)
+    x, target, weight, _ = _arguments(rng, shape, "float32", False, weighted, 0.1, False)
+    losses, _ = _core.cross_entropy_forward("cross_entropy", x, target, weight, -100, 0.1)
+    wide = None if weight is None else weight.astype(np.float64)
+    exact, _ = reference_loss.cross_entropy(x.astype(np.float64), target, wide, -100, 0.1)
+    naive, _ = reference_loss.cross_entropy(x, target, weight, -100, 0.1)
+    reference.assert_accurate(losses, exact, naive)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -214,9 +373,41 @@ _T = np.array([0, 1])
     ("call", "error", "words"),
     [
         (lambda: F.cross_entropy(_X, np.array([0, -4]), ignore_index=-1), ValueError,
-         ["cross_entropy", "target -4", "position 1", "5 classes", "ignore_index is -1"]),
-        (lambda: F.cross_entropy(_X, np.array([5, 0])), ValueError, ["target 5", "position 0"]),
-        (lambda: F.nll_loss(_X, np.array([5, 0])), ValueError, ["nll_loss", "target 5"]),
+         ["cross_entropy: target value -4 at index 1 is out of bounds for 5 classes "
+          "(ignore_index -1)"]),
+        (lambda: F.cross_entropy(_X, np.array([5, 0])), ValueError, ["value 5 at index 0"]),
+        (lambda: F.nll_loss(_X, np.array([5, 0])), ValueError, ["nll_loss", "value 5 at index 0"]),
+        (lambda: F.cross_entropy(np.ones((2, 5, 3)), np.array([[0, 1, 2], [3, 4, 9]])), ValueError,
+         ["cross_entropy", "value 9 at index (1, 2)", "5 classes"]),
+        (lambda: F.cross_entropy(np.ones(5), np.array(7)), ValueError,
+         ["cross_entropy: target value 7 is out of bounds"]),
+        (lambda: F.cross_entropy(_X, np.array([0, 2**64 - 100], np.uint64)), ValueError,
+         ["cross_entropy", "value 18446744073709551516 at index 1"]),
+        (lambda: F.cross_entropy(_X, _T, ignore_index=2**70), ValueError,
+         ["cross_entropy", "ignore_index", "64 bits"]),
+        (lambda: F.cross_entropy(np.array(1.0), np.array(0)), ValueError,
+         ["cross_entropy", "input", "()", "(N, C, d1, ...)"]),
+        (lambda: _core.cross_entropy_forward("cross_entropy", _X, _T, None, 0.5, 0.0), TypeError,
+         ["cross_entropy", "ignore_index", "float"]),
+        (lambda: _core.cross_entropy_forward("cross_entropy", _X, _T, None, -100, "a"), TypeError,
+         ["cross_entropy", "label_smoothing", "a number", "str"]),
+        (lambda: _core.cross_entropy_forward("nll_loss", _X, _T, None, -100, 0.1), ValueError,
+         ["nll_loss", "label_smoothing", "0.1", "expected 0"]),
+        (lambda: _core.cross_entropy_forward("hinge", _X, _T, None, -100, 0.0), ValueError,
+         ["'hinge'", "'cross_entropy'", "'nll_loss'"]),
+        (lambda: _core.cross_entropy_backward("cross_entropy", _X, _T, None, -100, 0.0, np.ones(3)),
+         ValueError, ["cross_entropy", "scale", "(3,)", "(2,)"]),
+        (lambda: _core.cross_entropy_backward(
+            "cross_entropy", _X, _T, None, -100, 0.0, np.ones(2, np.float32)),
+         TypeError, ["cross_entropy", "scale", "float32", "float64"]),
+        (lambda: _core.cross_entropy_forward("cross_entropy", _X, [0, 1], None, -100, 0.0),
+         TypeError, ["cross_entropy", "target", "list"]),
+        (lambda: _core.softmax_backward(_X, np.ones((2, 4)), 1), ValueError,
+         ["softmax", "grad", "(2, 5)", "(2, 4)"]),
+        (lambda: _core.softmax_forward(_X, "a"), TypeError, ["softmax", "dim", "int", "str"]),
+        (lambda: _core.log_softmax_forward(_X, 1.5), TypeError, ["log_softmax", "dim", "float"]),
+        (lambda: _core.softmax_forward(np.ones(3, int), 0), TypeError,
+         ["softmax", "input", "int64", "float32"]),
         (lambda: F.cross_entropy(_X, np.array([0])), ValueError,
          ["cross_entropy", "target", "(1,)", "(2,)", "(2, 5)"]),
         (lambda: F.cross_entropy(_X, np.array([True, False])), TypeError,
@@ -248,6 +439,40 @@ def test_ignored_target_beyond_the_classes():
     losses = F.cross_entropy(_X, np.array([255, 1]), ignore_index=255, reduction="none")
     assert losses[0] == 0
     assert losses[1] > 0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weight", [None, [1.0, 0.0, 2.0]])
+@pytest.mark.parametrize("row", [
+    [0, -np.inf, 1], [np.inf, 0, 1], [np.nan, 0, 1], [-np.inf] * 3, [1e4, 0, -1e4],
+    [3e38, 0, -3e38],
+])  # fmt: skip
+def test_special_logits_against_torch(row, weight, smoothing, isa):
+    torch = pytest.importorskip("torch", reason="torch is not installed (extra 'peers')")
+    w = None if weight is None else np.array(weight, np.float32)
+    for x in (
+        np.array([row, row], np.float32),
+        np.array([row] * 2, np.float32)[..., None] + [[[0.0] * 5]],
+    ):
+        x = x.astype(np.float32)
+        for op in ("softmax", "log_softmax"):
+            peer = getattr(torch, op)(torch.tensor(x), 1).numpy()
+            np.testing.assert_allclose(getattr(_core, f"{op}_forward")(x, 1), peer, rtol=1e-6)
+        for label in range(3):
+            target = np.full((2, *x.shape[2:]), label)
+            options = (w, -100, smoothing)
+            losses, _ = _core.cross_entropy_forward("cross_entropy", x, target, *options)
+            grad = _core.cross_entropy_backward(
+                "cross_entropy", x, target, *options, np.ones_like(losses)
+            )
+            peer = torch.tensor(x, requires_grad=True)
+            theirs = torch.nn.functional.cross_entropy(
+                peer, torch.tensor(target), None if w is None else torch.tensor(w),
+                reduction="none", label_smoothing=smoothing,
+            )  # fmt: skip
+            theirs.sum().backward()
+            np.testing.assert_allclose(losses, theirs.detach().numpy(), rtol=1e-5)
+            np.testing.assert_allclose(grad, peer.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_against_torch():

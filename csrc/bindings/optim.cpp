@@ -1,12 +1,39 @@
 // Optimiser updates. Everything is checked before the first element is written.
 #include "bindings/array.h"
 #include "bindings/init.h"
+#include "bindings/ints.h"
 #include "core/dispatch.h"
 #include "core/errors.h"
 
 namespace fusednn::bindings {
 
 namespace {
+
+// One of the arrays of an update.
+struct Memory {
+    const char* name;
+    const void* data;
+};
+
+// Updated arrays may share memory with nothing else: a vector of one would be written before the
+// other is read. `arrays` are of `bytes` each; those without data are left out.
+void require_apart(const char* op, i64 bytes, std::initializer_list<Memory> arrays) {
+    for (const Memory* a = arrays.begin(); a != arrays.end(); ++a) {
+        for (const Memory* b = arrays.begin(); b != a; ++b) {
+            if (!a->data || !b->data) continue;
+            const auto first = reinterpret_cast<std::uintptr_t>(b->data);
+            const auto second = reinterpret_cast<std::uintptr_t>(a->data);
+            const auto distance = first < second ? second - first : first - second;
+            if (distance >= std::uintptr_t(bytes)) continue;
+            throw Error(std::string(op) + ": " + a->name + " shares memory with " + b->name +
+                        ", expected arrays that do not overlap");
+        }
+    }
+}
+
+i64 bytes_of(const Array& array) {
+    return array.size() * i64(array.dtype() == DType::f32 ? sizeof(float) : sizeof(double));
+}
 
 void sgd_step(py::handle param_object, py::handle grad_object, py::handle buffer_object,
               bool first_step, double lr, double momentum, double dampening, double weight_decay,
@@ -18,6 +45,10 @@ void sgd_step(py::handle param_object, py::handle grad_object, py::handle buffer
     if (!buffer_object.is_none()) {
         buffer = MutableArray::like(buffer_object, grad, op, "momentum_buffer");
     }
+    require_apart(op, bytes_of(grad),
+                  {{"param", param.data<void>()},
+                   {"grad", grad.view().data},
+                   {"momentum_buffer", buffer ? buffer->data<void>() : nullptr}});
     const i64 size = grad.size();
     GilRelease release(size * 4);
     with_dtype(grad.dtype(), [&](auto zero) {
@@ -39,9 +70,11 @@ void sgd_step(py::handle param_object, py::handle grad_object, py::handle buffer
 }
 
 void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_object,
-               py::handle avg_sq_object, py::handle max_object, i64 step, double lr, double beta1,
-               double beta2, double eps, double weight_decay, bool decoupled_decay, bool maximize) {
+               py::handle avg_sq_object, py::handle max_object, py::handle step_object, double lr,
+               double beta1, double beta2, double eps, double weight_decay, bool decoupled_decay,
+               bool maximize) {
     const char* op = "adam_step";
+    const i64 step = to_int(step_object, op, "step");
     if (step < 1) throw Error("adam_step: step must be at least 1, got " + std::to_string(step));
     const Array grad = Array::floating(grad_object, op, "grad");
     const MutableArray param = MutableArray::like(param_object, grad, op, "param");
@@ -51,6 +84,12 @@ void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_o
     if (!max_object.is_none()) {
         most = MutableArray::like(max_object, grad, op, "max_exp_avg_sq");
     }
+    require_apart(op, bytes_of(grad),
+                  {{"param", param.data<void>()},
+                   {"grad", grad.view().data},
+                   {"exp_avg", avg.data<void>()},
+                   {"exp_avg_sq", avg_sq.data<void>()},
+                   {"max_exp_avg_sq", most ? most->data<void>() : nullptr}});
     const i64 size = grad.size();
     GilRelease release(size * 8);
     with_dtype(grad.dtype(), [&](auto zero) {

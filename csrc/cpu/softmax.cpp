@@ -1,4 +1,10 @@
 // softmax and log_softmax over the middle axis of (outer, classes, inner), forward and backward.
+//
+//   forward   1. maximum   2. sum of exp(x - maximum)   3. y from both
+//   backward  1. sum over the classes of dy (times y)   2. dx from it, dy and y
+//
+// Lambdas around stores take what they need by value: a store might change what they refer to, as
+// far as the compiler knows, and would cost a reload for every vector.
 #include "cpu/softmax.h"
 
 #include "cpu/kernels.h"
@@ -8,78 +14,44 @@ namespace FUSEDNN_ISA {
 
 namespace {
 
-// out[k] = fn(a[k], b[k]) over a row; b may be a again.
-template <class T, class Fn>
-FUSEDNN_INLINE void map_row(i64 classes, const T* a, const T* b, T* out, const Fn& fn) {
-    constexpr i64 lanes = kLanes<T>;
-    i64 k = 0;
-    for (; k + lanes <= classes; k += lanes) store(out + k, fn(load(a + k), load(b + k)));
-    if (k < classes) {
-        const i64 left = classes - k;
-        store_partial(out + k, fn(load_partial(a + k, left), load_partial(b + k, left)), left);
-    }
-}
-
-// sum of fn(a[k], b[k]) over a row; fn(0, 0) must be 0.
-template <class T, class Fn>
-FUSEDNN_INLINE T sum_row(i64 classes, const T* a, const T* b, const Fn& fn) {
-    constexpr i64 lanes = kLanes<T>;
-    const i64 k = classes / lanes * lanes;
-    Vec<T> sum = sum_vectors<T>(k, [&](i64 i) { return fn(load(a + i), load(b + i)); });
-    if (k < classes) {
-        const i64 left = classes - k;
-        sum += fn(load_partial(a + k, left), load_partial(b + k, left));
-    }
-    return sum_lanes<T>(sum);
-}
-
-// Forward: y[k] = finish(x[k] - max, sum of exponentials).
-template <class T, class Row, class Column>
-FUSEDNN_INLINE void forward(i64 outer, i64 classes, i64 inner, const T* x, T* y, const Row& row,
-                            const Column& column) {
-    if (inner == 1) {
-        for_row_blocks(outer, classes, [&](i64 begin, i64 end) {
-            for (i64 r = begin; r < end; ++r) row(x + r * classes, y + r * classes);
-        });
-        return;
-    }
-    for_column_blocks<T>(outer, classes, inner, [&](i64 o, i64 first, i64 left) {
-        const i64 at = o * classes * inner + first;
-        const Vec<T> most = column_max(classes, inner, x + at, left);
-        const Vec<T> sum = column_sum_exp(classes, inner, x + at, most, left);
-        for (i64 k = 0; k < classes; ++k) {
-            store_partial(y + at + k * inner,
-                          column(load_partial(x + at + k * inner, left) - most, sum), left);
-        }
-    });
-}
-
-// Backward: dx[k] = finish(dy[k], y[k], sum over k of term(dy[k], y[k])).
+// dx[k] = finish(dy[k], y[k], sum over k of term(dy[k], y[k])).
 template <class T, class Term, class Finish>
 FUSEDNN_INLINE void backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx,
                              const Term& term, const Finish& finish) {
     if (inner == 1) {
-        for_row_blocks(outer, classes, [&](i64 begin, i64 end) {
-            for (i64 r = begin; r < end; ++r) {
-                const i64 at = r * classes;
-                const Vec<T> sum = broadcast(sum_row(classes, dy + at, y + at, term));
-                map_row(classes, dy + at, y + at, dx + at,
-                        [&](Vec<T> g, Vec<T> v) { return finish(g, v, sum); });
+        for_row_groups<T>(outer, classes, [&](i64 first, i64 rows) {
+            T sum[kGroup<T>];
+            for (i64 i = 0; i < rows; ++i) {
+                const i64 at = (first + i) * classes;
+                const T *grad = dy + at, *out = y + at;
+                sum[i] = row_sum<T>(classes, [=](i64 k, auto load_at, auto) {
+                    return term(load_at(grad + k), load_at(out + k));
+                });
+            }
+            for (i64 i = 0; i < rows; ++i) {
+                const i64 at = (first + i) * classes;
+                const T *grad = dy + at, *out = y + at;
+                T* to = dx + at;
+                const Vec<T> total = broadcast(sum[i]);
+                for_row_vectors<T>(classes, [=](i64 k, auto load_at, auto store_at) {
+                    store_at(to + k, finish(load_at(grad + k), load_at(out + k), total));
+                });
             }
         });
         return;
     }
-    for_column_blocks<T>(outer, classes, inner, [&](i64 o, i64 first, i64 left) {
+    for_columns<T>(outer, classes, inner, [&](i64 o, i64 first, auto at) {
+        constexpr int vectors = decltype(at)::vectors;
         const i64 base = o * classes * inner + first;
-        const Vec<T> sum = sum_classes<T>(classes, [&](i64 k) {
-            const i64 at = base + k * inner;
-            return term(load_partial(dy + at, left), load_partial(y + at, left));
+        Vec<T> sum[vectors];
+        column_sum<T>(classes, sum, [&](i64 k, int v) {
+            return term(at.get(dy + base + k * inner, v), at.get(y + base + k * inner, v));
         });
         for (i64 k = 0; k < classes; ++k) {
-            const i64 at = base + k * inner;
-            store_partial(dx + at,
-                          finish(load_partial(dy + at, left), load_partial(y + at, left), sum),
-                          left);
+            const i64 here = base + k * inner;
+            for (int v = 0; v < vectors; ++v) {
+                at.put(dx + here, v, finish(at.get(dy + here, v), at.get(y + here, v), sum[v]));
+            }
         }
     });
 }
@@ -88,28 +60,70 @@ FUSEDNN_INLINE void backward(i64 outer, i64 classes, i64 inner, const T* dy, con
 
 template <class T>
 void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y) {
-    forward<T>(
-        outer, classes, inner, x, y,
-        [&](const T* row, T* out) {
-            const T sum = row_sum_exp(classes, row, row_max(classes, row), out);
-            const Vec<T> divisor = broadcast(sum);
-            map_row(classes, out, out, out, [&](Vec<T> e, Vec<T>) { return e / divisor; });
-        },
-        [](Vec<T> shifted, Vec<T> sum) { return vexp<T>(shifted) / sum; });
+    if (inner == 1) {
+        for_row_groups<T>(outer, classes, [&](i64 first, i64 rows) {
+            T most[kGroup<T>], sum[kGroup<T>], scale[kGroup<T>];
+            T* out = y + first * classes;
+            group_sums<true>(rows, classes, x + first * classes, out, most, sum);
+            store(scale, T(1) / load(sum));
+            for (i64 i = 0; i < rows; ++i) {
+                const Vec<T> factor = broadcast(scale[i]);
+                T* row = out + i * classes;
+                for_row_vectors<T>(classes, [=](i64 k, auto load_at, auto store_at) {
+                    store_at(row + k, load_at(row + k) * factor);
+                });
+            }
+        });
+        return;
+    }
+    for_columns<T>(outer, classes, inner, [&](i64 o, i64 first, auto at) {
+        using Access = decltype(at);
+        const i64 base = o * classes * inner + first;
+        Vec<T> most[Access::vectors], sum[Access::vectors];
+        column_sums<Access::keeps>(classes, inner, x + base, y + base, at, most, sum);
+        for (Vec<T>& s : sum) s = T(1) / s;
+        for (i64 k = 0; k < classes; ++k) {
+            const i64 here = base + k * inner;
+            for (int v = 0; v < Access::vectors; ++v) {
+                at.put(y + here, v, kept_exp(x + here, y + here, at, v, most[v]) * sum[v]);
+            }
+        }
+    });
 }
 
+// y = (x - maximum) - log(sum), one subtracted after the other: their sum would lose the small
+// one's last bits.
 template <class T>
 void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y) {
-    forward<T>(
-        outer, classes, inner, x, y,
-        [&](const T* row, T* out) {
-            const T most = row_max(classes, row);
-            const T log_sum = log_of(row_sum_exp(classes, row, most, static_cast<T*>(nullptr)));
-            // Subtracted one after the other: their sum would lose the small one's last bits.
-            const Vec<T> first = broadcast(most), second = broadcast(log_sum);
-            map_row(classes, row, row, out, [&](Vec<T> v, Vec<T>) { return v - first - second; });
-        },
-        [](Vec<T> shifted, Vec<T> sum) { return shifted - vlog<T>(sum); });
+    if (inner == 1) {
+        for_row_groups<T>(outer, classes, [&](i64 first, i64 rows) {
+            T most[kGroup<T>], sum[kGroup<T>];
+            group_sums<false>(rows, classes, x + first * classes, y, most, sum);
+            store(sum, vlog<T>(load(sum)));
+            for (i64 i = 0; i < rows; ++i) {
+                const T* row = x + (first + i) * classes;
+                T* out = y + (first + i) * classes;
+                const Vec<T> maximum = broadcast(most[i]), log_sum = broadcast(sum[i]);
+                for_row_vectors<T>(classes, [=](i64 k, auto load_at, auto store_at) {
+                    store_at(out + k, load_at(row + k) - maximum - log_sum);
+                });
+            }
+        });
+        return;
+    }
+    for_columns<T>(outer, classes, inner, [&](i64 o, i64 first, auto at) {
+        constexpr int vectors = decltype(at)::vectors;
+        const i64 base = o * classes * inner + first;
+        Vec<T> most[vectors], sum[vectors];
+        column_sums<false>(classes, inner, x + base, y + base, at, most, sum);
+        for (int v = 0; v < vectors; ++v) sum[v] = vlog<T>(sum[v]);
+        for (i64 k = 0; k < classes; ++k) {
+            const i64 here = base + k * inner;
+            for (int v = 0; v < vectors; ++v) {
+                at.put(y + here, v, at.get(x + here, v) - most[v] - sum[v]);
+            }
+        }
+    });
 }
 
 // dx = y (dy - sum(dy y))

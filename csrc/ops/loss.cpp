@@ -1,8 +1,24 @@
 #include "ops/loss.h"
 
+#include <sstream>
+
 #include "core/errors.h"
 
 namespace fusednn::ops {
+
+namespace {
+
+// " at index 3", " at index (0, 3)", or nothing where there is but one.
+std::string index_text(const Shape& shape, i64 flat) {
+    if (shape.empty()) return "";
+    Shape index(shape.size());
+    for (std::size_t axis = shape.size(); axis-- > 0; flat /= shape[axis]) {
+        index[axis] = flat % shape[axis];
+    }
+    return " at index " + (index.size() == 1 ? std::to_string(index[0]) : text(index));
+}
+
+}  // namespace
 
 AxisView axis_view(const char* op, const Shape& shape, i64 axis) {
     const int at = normalized_axis(op, axis, int(shape.size()));
@@ -33,13 +49,28 @@ CrossEntropyShapes cross_entropy_shapes(const char* op, const Shape& input, cons
     return shapes;
 }
 
-void check_targets(const char* op, const i64* target, i64 count, i64 classes, i64 ignore_index) {
+void check_targets(const char* op, const i64* target, const Shape& positions, i64 classes,
+                   i64 ignore_index, bool is_unsigned) {
+    const i64 count = checked_size(op, positions);
     for (i64 i = 0; i < count; ++i) {
-        if (target[i] == ignore_index || (target[i] >= 0 && target[i] < classes)) continue;
-        throw Error(std::string(op) + ": target " + std::to_string(target[i]) + " at position " +
-                    std::to_string(i) + " is out of bounds for " + std::to_string(classes) +
-                    " classes (ignore_index is " + std::to_string(ignore_index) + ")");
+        const bool beyond = is_unsigned && target[i] < 0;
+        const bool valid = target[i] == ignore_index || (target[i] >= 0 && target[i] < classes);
+        if (valid && !beyond) continue;
+        const std::string value =
+            beyond ? std::to_string(std::uint64_t(target[i])) : std::to_string(target[i]);
+        throw Error(std::string(op) + ": target value " + value + index_text(positions, i) +
+                    " is out of bounds for " + std::to_string(classes) + " classes (ignore_index " +
+                    std::to_string(ignore_index) + ")");
     }
+}
+
+void check_label_smoothing(const char* op, double label_smoothing, bool input_is_log_prob) {
+    const bool valid = label_smoothing >= 0 && label_smoothing <= 1;  // false for NaN
+    if (valid && !(input_is_log_prob && label_smoothing != 0)) return;
+    std::ostringstream value;
+    value << label_smoothing;
+    throw Error(std::string(op) + ": label_smoothing is " + value.str() + ", expected " +
+                (input_is_log_prob ? "0: only cross_entropy smooths" : "a number in [0, 1]"));
 }
 
 }  // namespace fusednn::ops

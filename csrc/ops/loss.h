@@ -18,7 +18,12 @@ struct CrossEntropyShapes {
 CrossEntropyShapes cross_entropy_shapes(const char* op, const Shape& input, const Shape& target,
                                         const Shape* weight);
 
-// Every target must be a class or ignore_index; the error names the first that is not.
-void check_targets(const char* op, const i64* target, i64 count, i64 classes, i64 ignore_index);
+// Every target must be a class or ignore_index; the error names the first that is not, and where.
+// is_unsigned: they come from unsigned integers, and a negative one is really beyond 2^63.
+void check_targets(const char* op, const i64* target, const Shape& positions, i64 classes,
+                   i64 ignore_index, bool is_unsigned);
+
+// In [0, 1], and 0 for nll_loss, which has no probabilities to smooth.
+void check_label_smoothing(const char* op, double label_smoothing, bool input_is_log_prob);
 
 }  // namespace fusednn::ops
