@@ -1,10 +1,10 @@
 """What the kernels must compute, said twice in plain NumPy: as an oracle and as a naive version.
 
 The oracles (`conv_forward`, `linear_backward` ...) compute in float64, for float64 arrays in long
-double where the machine has it; they are the truth. The naive versions (`naive_conv_forward` ...) add one product after another in the
-arrays' own precision, as the textbook's loops would. How far the naive version is from the truth
-says how much rounding an input costs, so a kernel is held to twice that distance
-(`assert_accurate`) and not to a constant that somebody hoped would do.
+double where the machine has it; they are the truth. The naive versions (`naive_conv_forward` ...)
+add one product after another in the arrays' own precision, as the textbook's loops would. How far
+the naive version is from the truth says how much rounding an input costs, so a kernel is held to
+twice that distance (`assert_accurate`) and not to a constant that somebody hoped would do.
 
 Convolutions are those of deep learning (cross-correlations): with input x (N, C, spatial...) and
 weight w (O, C/groups, kernel...),
