@@ -14,7 +14,16 @@ from pathlib import Path
 MOST_BYTES = 10_000_000
 MOST_IMPORT_MS = 50.0
 REQUIREMENTS = {"numpy", "safetensors"}
-LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+# What every glibc system has; libgcc_s is shared because a thread may be unwound through our frames
+# and Python's.
+LIBRARIES = {
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libgcc_s.so.1",
+}
 # Loaded when they are used, never by importing fusednn.
 HEAVY = ("torch", "onnx", "onnxruntime", "sklearn", "scipy", "matplotlib", "tqdm", "cupy", "jax")
 
