@@ -47,6 +47,15 @@ struct ConvProblem {
     }
 };
 
+// The weights of a problem: element (row, channel, kernel position) at w[row * row_stride + channel
+// * channel_stride + position]. tap[position] is the tap that reads it, or -1 for none.
+template <class T>
+struct ConvWeights {
+    const T* w;
+    i64 row_stride, channel_stride, volume;
+    const i64* tap;
+};
+
 // Some columns in a row of the grid: up to `count` positions that differ in q[2] alone.
 struct GridRun {
     i64 image;
