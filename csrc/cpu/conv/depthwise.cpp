@@ -12,8 +12,8 @@
 // bounds. Then each tap is one offset into the scratch and one multiply-add per vector of outputs.
 #include "cpu/conv/depthwise.h"
 
+#include "cpu/conv/problem.h"
 #include "cpu/kernels.h"
-#include "cpu/parallel.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
@@ -187,10 +187,6 @@ void correlate_plane(const Pass& p, const Band<T>& band, const i64* offset, cons
             correlate_band(p, band, rows, taps, offset, w, bias, scratch, dst);
         }
     }
-}
-
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
-    return size[0] * size[1] * size[2];
 }
 
 FUSEDNN_INLINE Pass forward_pass(const ConvParams& c) {

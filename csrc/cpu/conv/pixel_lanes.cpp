@@ -20,7 +20,6 @@ constexpr int block_rows(int channels) {
     return rows[channels - 1];
 }
 
-constexpr int kMaxTapRows = 5;  // rows of taps that one call serves; the code is unrolled over them
 constexpr i64 kMaxBlockRows = block_rows(1);
 // The sums of a tile: channels * rows is 12 at most.
 template <class T>
@@ -163,44 +162,6 @@ constexpr PixelTileTable<T> make_table() {
 
 template <class T>
 constexpr PixelTileTable<T> pixel_tiles = make_table<T>();
-
-// Tap rows whose offsets are neighbours, lowest first.
-struct TapRows {
-    i64 lowest;  // the first one's offset
-    i64 first;   // its place among all in ascending order
-    i64 count;
-};
-
-// The tap rows of a problem as few runs of neighbours; one empty run where there are none.
-template <class T>
-class TapRowRuns {
-  public:
-    FUSEDNN_INLINE explicit TapRowRuns(const ConvProblem<T>& p)
-        : taps_(p.taps[1]),
-          descending_(taps_ > 1 && p.offset[1][1] < p.offset[1][0]),
-          runs_(max_of(taps_, i64(1))) {
-        for (i64 k = 0; k < taps_; ++k) {
-            const i64 offset = p.offset[1][tap(k)];
-            TapRows* last = count_ ? runs_.get() + count_ - 1 : nullptr;
-            if (last && last->lowest + last->count == offset && last->count < kMaxTapRows) {
-                ++last->count;
-            } else {
-                runs_.get()[count_++] = {offset, k, 1};
-            }
-        }
-        if (count_ == 0) runs_.get()[count_++] = {0, 0, 0};
-    }
-    // The problem's index of the k-th tap row in ascending order.
-    FUSEDNN_INLINE i64 tap(i64 k) const { return descending_ ? taps_ - 1 - k : k; }
-    FUSEDNN_INLINE i64 size() const { return count_; }
-    FUSEDNN_INLINE const TapRows& operator[](i64 run) const { return runs_.get()[run]; }
-
-  private:
-    i64 taps_;
-    bool descending_;
-    Workspace<TapRows> runs_;
-    i64 count_ = 0;
-};
 
 // A group's destination channels [first, first + count).
 struct Channels {
