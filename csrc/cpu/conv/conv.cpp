@@ -10,6 +10,7 @@
 // product with dy as the source and the taps that reach the residue, w read as (C/groups, O, taps).
 #include "cpu/conv/channel_lanes.h"
 #include "cpu/conv/depthwise.h"
+#include "cpu/conv/few_channels.h"
 #include "cpu/conv/pixel_lanes.h"
 #include "cpu/conv/product.h"
 #include "cpu/conv/winograd.h"
@@ -46,14 +47,6 @@ FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
     const double channels = columns * double(ceil_div(p.rows, i64(kTileCols<T>))) * per_position +
                             0.6 * double(p.rows) * depth;
     return channels < pixels;
-}
-
-// Whether a problem should run with its positions in the lanes. A few destination channels leave a
-// product's tile nearly empty; depthwise convolution has no product.
-template <class T>
-FUSEDNN_INLINE bool prefer_pixel_lanes(const ConvProblem<T>& p, bool depthwise) {
-    if (!pixel_lanes_apply(p)) return false;
-    return depthwise || (p.rows <= kPixelRows && 2 * p.grid[2] >= kLanes<T>);
 }
 
 // Runs a problem in the better of the two forms; `matrix` is `weights` as the pixel form reads
@@ -226,11 +219,14 @@ void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T*
     Workspace<i64> lists(forward_lists(c));
     const ForwardProblem<T> all = forward_problem(c, x, w, y, lists.get());
     const ConvGroups groups = groups_of(c, false);
-    const bool depthwise = c.algorithm == ConvAlgorithm::direct;
-    if (prefer_pixel_lanes(all.problem, depthwise)) {
-        return conv_pixel_lanes(&all.problem, &all.weights, 1, groups, bias);
+    if (c.algorithm == ConvAlgorithm::direct) {
+        const bool depthwise = c.groups > 1 && c.groups == c.in_channels;
+        if (pixel_lanes_apply(all.problem) && (depthwise || all.problem.rows <= kFewChannels)) {
+            return conv_pixel_lanes(&all.problem, &all.weights, 1, groups, bias);
+        }
+        if (depthwise) return depthwise_forward(c, x, w, bias, y);
+        return few_channels_forward(c, x, w, bias, y);
     }
-    if (depthwise) return depthwise_forward(c, x, w, bias, y);
     for (i64 group = 0; group < c.groups; ++group) {
         const ConvProblem<T> p = of_group(all.problem, groups, group);
         const ConvWeights<T> weights = of_group(all.weights, groups, group);
@@ -262,7 +258,7 @@ void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
                 position.get()[start[2]] = one.position;
             }
             if (columns == 0) continue;
-            if (prefer_pixel_lanes(problems.get()[0], c.algorithm == ConvAlgorithm::direct)) {
+            if (c.algorithm == ConvAlgorithm::direct) {
                 conv_pixel_lanes(problems.get(), weights.get(), columns, groups,
                                  static_cast<const T*>(nullptr));
                 continue;
