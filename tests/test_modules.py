@@ -396,7 +396,7 @@ def test_padding_names():
     assert F.conv1d(x, w, padding="valid").shape == (1, 1, 4)
     assert F.conv1d(x, w, padding="same", dilation=2).shape == x.shape
     with pytest.raises(
-        ValueError, match="conv1d: padding='full', expected ints, 'valid' or 'same'"
+        ValueError, match="conv1d: padding='full', expected ints, pairs of ints, 'valid', 'same' or"
     ):
         F.conv1d(x, w, padding="full")
     with pytest.raises(ValueError, match="stride=0 and dilation=1 must be at least 1"):

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/dispatch.h"
 #include "core/errors.h"
 #include "core/memory.h"
 #include "ops/shapes.h"
@@ -105,6 +106,51 @@ py::object make_array(py::handle descr, std::size_t item, int ndim, const i64* s
     return result;
 }
 
+// The axis that, moved to the end, would make the array C-contiguous; false if there is none.
+// Channels-last images, (N, T, C) sequences and transposed matrices come like this.
+bool find_innermost_axis(py::handle array, Py_intptr_t item, int* axis) {
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || proxy->nd > kMaxDims ||
+        py::detail::array_descriptor_proxy(proxy->descr)->byteorder == '>') {
+        return false;
+    }
+    for (int inner = 0; inner < proxy->nd - 1; ++inner) {
+        Py_intptr_t step = item * proxy->dimensions[inner];
+        bool fits = proxy->strides[inner] == item && proxy->dimensions[inner] > 1;
+        for (int i = proxy->nd - 1; fits && i >= 0; --i) {
+            if (i == inner || proxy->dimensions[i] == 1) continue;
+            fits = proxy->strides[i] == step;
+            step *= proxy->dimensions[i];
+        }
+        *axis = inner;
+        if (fits) return true;
+    }
+    return false;
+}
+
+// A C-contiguous copy of a float array, whatever its strides and byte order.
+template <class T>
+py::object floating_copy(py::handle array) {
+    int axis;
+    if (!find_innermost_axis(array, sizeof(T), &axis)) {
+        return contiguous_copy(array, descr_of<T>());
+    }
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    i64 shape[kMaxDims], batch = 1, rows = 1;
+    for (int i = 0; i < proxy->nd; ++i) {
+        shape[i] = proxy->dimensions[i];
+        if (i < axis) batch *= shape[i];
+        if (i > axis) rows *= shape[i];
+    }
+    void* data;
+    auto copy = make_array(descr_of<T>(), sizeof(T), proxy->nd, shape, &data);
+    GilRelease release(batch * rows * shape[axis] * i64(sizeof(T)));
+    kernels<T>().transpose_matrices(batch, rows, shape[axis],
+                                    static_cast<const T*>(static_cast<const void*>(proxy->data)),
+                                    static_cast<T*>(data));
+    return copy;
+}
+
 }  // namespace
 
 Array Array::floating(py::handle object, const char* op, const char* argument) {
@@ -120,10 +166,9 @@ Array Array::floating(py::handle object, const char* op, const char* argument) {
         throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
                            ", expected float32 or float64");
     }
-    result.owner_ =
-        readable_in_place(object)
-            ? py::reinterpret_borrow<py::object>(object)
-            : contiguous_copy(object, dtype == DType::f32 ? descr_of<float>() : descr_of<double>());
+    result.owner_ = readable_in_place(object) ? py::reinterpret_borrow<py::object>(object)
+                    : dtype == DType::f32     ? floating_copy<float>(object)
+                                              : floating_copy<double>(object);
     fill_view(result.view_, result.owner_, dtype, op, argument);
     return result;
 }

@@ -126,7 +126,7 @@ struct TransposedWeights {
 // One residue (start) of the input positions modulo the stride.
 template <class T>
 void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&start)[3], const T* dy,
-                                 const T* w, T* dx) {
+                                 const T* w, const T* bias, T* dx) {
     const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
     ConvProblem<T> p;
     p.batch = c.batch;
@@ -180,7 +180,7 @@ void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&sta
     const ConvWeights<T> weights{w + group * rows * channels * kernel_volume, kernel_volume,
                                  channels * kernel_volume, kernel_volume, tap};
     run_product(p, weights, TransposedWeights<T>{weights, position, t},
-                static_cast<const T*>(nullptr));
+                bias ? bias + group * channels : nullptr);
 }
 
 // Winograd's form of forward (`backward` false) or of the input gradient, group by group. False if
@@ -213,7 +213,7 @@ bool conv_winograd(const ConvParams& c, bool backward, const T* src, const T* w,
         p.src = src + group * p.channels * src_plane;
         p.dst = dst + group * p.rows * dst_plane;
         p.w = w + group * out * in * kernel_volume;
-        p.bias = bias ? bias + group * out : nullptr;
+        p.bias = bias ? bias + group * p.rows : nullptr;
         finite = winograd(p) && finite;
     }
     return finite;
@@ -229,18 +229,15 @@ void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T*
 }
 
 template <class T>
-void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_input(c, dy, w, dx);
-    if (c.algorithm == ConvAlgorithm::winograd &&
-        conv_winograd(c, true, dy, w, static_cast<const T*>(nullptr), dx)) {
-        return;
-    }
+void conv_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
+    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_input(c, dy, w, bias, dx);
+    if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, true, dy, w, bias, dx)) return;
     i64 start[3];
     for (i64 group = 0; group < c.groups; ++group) {
         for (start[0] = 0; start[0] < min_of(c.stride[0], c.in_size[0]); ++start[0]) {
             for (start[1] = 0; start[1] < min_of(c.stride[1], c.in_size[1]); ++start[1]) {
                 for (start[2] = 0; start[2] < min_of(c.stride[2], c.in_size[2]); ++start[2]) {
-                    conv_backward_input_residue(c, group, start, dy, w, dx);
+                    conv_backward_input_residue(c, group, start, dy, w, bias, dx);
                 }
             }
         }
@@ -249,7 +246,7 @@ void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
 
 #define FUSEDNN_CONV(T)                                                                 \
     template void conv_forward<T>(const ConvParams&, const T*, const T*, const T*, T*); \
-    template void conv_backward_input<T>(const ConvParams&, const T*, const T*, T*);
+    template void conv_backward_input<T>(const ConvParams&, const T*, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CONV)
 
 }  // namespace FUSEDNN_ISA

@@ -316,7 +316,7 @@ void depthwise_forward(const ConvParams& c, const T* x, const T* w, const T* bia
 }
 
 template <class T>
-void depthwise_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
+void depthwise_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
     const i64 planes = c.batch * c.in_channels, in_plane = volume(c.in_size);
     if (planes == 0 || in_plane == 0) return;
     const Pass pass = backward_pass(c);
@@ -333,14 +333,15 @@ void depthwise_backward_input(const ConvParams& c, const T* dy, const T* w, T* d
     parallel(planes, slots, [&](i64 plane, int slot) {
         FlushDenormals flush;
         const i64 image = plane / c.in_channels, channel = plane % c.in_channels;
+        const T shift = bias ? bias[channel] : T(0);
         if (multiplier == 0) {
-            for (i64 i = 0; i < in_plane; ++i) dx[plane * in_plane + i] = T(0);
+            for (i64 i = 0; i < in_plane; ++i) dx[plane * in_plane + i] = shift;
         }
         for (i64 i = 0; i < multiplier; ++i) {
             const i64 out_channel = channel * multiplier + i;
             const T* src = dy + (image * c.out_channels + out_channel) * volume(c.out_size);
             correlate_plane(pass, band, offset.get(), src, reversed.get() + out_channel * taps,
-                            T(0), i > 0, scratch.slot(slot), dx + plane * in_plane);
+                            i > 0 ? T(0) : shift, i > 0, scratch.slot(slot), dx + plane * in_plane);
         }
     });
 }
@@ -416,9 +417,10 @@ void depthwise_backward_weight(const ConvParams& c, const T* x, const T* dy, T* 
     });
 }
 
-#define FUSEDNN_DEPTHWISE(T)                                                                 \
-    template void depthwise_forward<T>(const ConvParams&, const T*, const T*, const T*, T*); \
-    template void depthwise_backward_input<T>(const ConvParams&, const T*, const T*, T*);    \
+#define FUSEDNN_DEPTHWISE(T)                                                                   \
+    template void depthwise_forward<T>(const ConvParams&, const T*, const T*, const T*, T*);   \
+    template void depthwise_backward_input<T>(const ConvParams&, const T*, const T*, const T*, \
+                                              T*);                                             \
     template void depthwise_backward_weight<T>(const ConvParams&, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_DEPTHWISE)
 

@@ -24,6 +24,7 @@ from .activation import (
     tanh,
 )
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
+from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .dense import linear
 from .dropout import dropout
 from .loss import (
@@ -47,6 +48,9 @@ __all__ = [
     "conv2d",
     "conv3d",
     "conv_plan",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "elu",
