@@ -106,46 +106,59 @@ py::object make_array(py::handle descr, std::size_t item, int ndim, const i64* s
     return result;
 }
 
-// The axis that, moved to the end, would make the array C-contiguous; false if there is none.
-// Channels-last images, (N, T, C) sequences and transposed matrices come like this.
-bool find_innermost_axis(py::handle array, Py_intptr_t item, int* axis) {
+// An array of shape (batch..., A..., B...) that lies in memory as (batch..., B..., A...).
+struct Transposed {
+    i64 batch = 1, rows = 1, columns = 1;  // in memory: rows of B, columns of A
+};
+
+// Channels-last images, (N, T, C) sequences and transposed matrices come like this. False for what
+// does not, and for what is not aligned or not in native byte order.
+bool find_transposed(py::handle array, Py_intptr_t item, Transposed* found) {
     const auto* proxy = py::detail::array_proxy(array.ptr());
-    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || proxy->nd > kMaxDims ||
+    const int ndim = proxy->nd;
+    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || ndim > kMaxDims ||
         py::detail::array_descriptor_proxy(proxy->descr)->byteorder == '>') {
         return false;
     }
-    for (int inner = 0; inner < proxy->nd - 1; ++inner) {
-        Py_intptr_t step = item * proxy->dimensions[inner];
-        bool fits = proxy->strides[inner] == item && proxy->dimensions[inner] > 1;
-        for (int i = proxy->nd - 1; fits && i >= 0; --i) {
-            if (i == inner || proxy->dimensions[i] == 1) continue;
-            fits = proxy->strides[i] == step;
-            step *= proxy->dimensions[i];
-        }
-        *axis = inner;
-        if (fits) return true;
+    const Py_intptr_t *size = proxy->dimensions, *stride = proxy->strides;
+    int behind = ndim;  // the first axis of B
+    for (int axis = 0; axis < ndim; ++axis) {
+        if (size[axis] > 1 && stride[axis] == item) behind = axis + 1;
     }
-    return false;
+    if (behind == ndim) return false;
+    Py_intptr_t step = item;
+    const auto fits = [&](int axis) { return size[axis] == 1 || stride[axis] == step; };
+    int front = behind;  // the first axis of A
+    while (front > 0 && fits(front - 1)) {
+        step *= size[--front];
+        found->columns *= size[front];
+    }
+    for (int axis = ndim - 1; axis >= behind; --axis) {
+        if (!fits(axis)) return false;
+        step *= size[axis];
+        found->rows *= size[axis];
+    }
+    for (int axis = front - 1; axis >= 0; --axis) {
+        if (!fits(axis)) return false;
+        step *= size[axis];
+        found->batch *= size[axis];
+    }
+    return true;
 }
 
 // A C-contiguous copy of a float array, whatever its strides and byte order.
 template <class T>
 py::object floating_copy(py::handle array) {
-    int axis;
-    if (!find_innermost_axis(array, sizeof(T), &axis)) {
-        return contiguous_copy(array, descr_of<T>());
-    }
+    Transposed from;
+    if (!find_transposed(array, sizeof(T), &from)) return contiguous_copy(array, descr_of<T>());
     const auto* proxy = py::detail::array_proxy(array.ptr());
-    i64 shape[kMaxDims], batch = 1, rows = 1;
-    for (int i = 0; i < proxy->nd; ++i) {
-        shape[i] = proxy->dimensions[i];
-        if (i < axis) batch *= shape[i];
-        if (i > axis) rows *= shape[i];
-    }
+    const i64 item = i64(sizeof(T));
+    i64 shape[kMaxDims];
+    for (int axis = 0; axis < proxy->nd; ++axis) shape[axis] = proxy->dimensions[axis];
     void* data;
-    auto copy = make_array(descr_of<T>(), sizeof(T), proxy->nd, shape, &data);
-    GilRelease release(batch * rows * shape[axis] * i64(sizeof(T)));
-    kernels<T>().transpose_matrices(batch, rows, shape[axis],
+    py::object copy = make_array(descr_of<T>(), sizeof(T), proxy->nd, shape, &data);
+    GilRelease release(from.batch * from.rows * from.columns * item);
+    kernels<T>().transpose_matrices(from.batch, from.rows, from.columns,
                                     static_cast<const T*>(static_cast<const void*>(proxy->data)),
                                     static_cast<T*>(data));
     return copy;

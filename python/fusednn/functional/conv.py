@@ -157,8 +157,8 @@ def conv1d(
     algorithm: "auto", or one of those that `conv_plan` names.
     flip_kernel: the convolution of mathematics, which reads the kernel backwards.
     state: with padding="causal", the dilation * (K - 1) positions before input, of shape
-    (N, C, dilation * (K - 1)), in place of the zeros. Then the result is (output, new state): a long
-    sequence can be given in stretches, each a multiple of the stride, starting with zeros.
+    (N, C, dilation * (K - 1)), in place of the zeros. Then the result is (output, new state): a
+    long sequence can come in stretches, each a multiple of the stride, with zeros at the start.
 
     ValueError for shapes and windows that do not fit, TypeError for other dtypes.
 

@@ -20,21 +20,33 @@ Padding = int | Sequence[int | Sequence[int]]
 
 
 def _conv_transpose(
-    spatial: int, input: Any, weight: Any, bias: Any, groups: int, algorithm: str, *window: Any
+    spatial: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    groups: int,
+    algorithm: str,
 ) -> Any:
-    """window: stride, padding, output_padding, dilation."""
     if not (
         isinstance(input, TensorBase)
         or isinstance(weight, TensorBase)
         or isinstance(bias, TensorBase)
     ):
         return _core.conv_transpose_forward(
-            spatial, input, weight, bias, *window, groups, algorithm
-        )
-    x, w = raw(input), raw(weight)
-    out = _core.conv_transpose_forward(spatial, x, w, raw(bias), *window, groups, algorithm)
+            spatial, input, weight, bias, stride, padding, output_padding, dilation, groups,
+            algorithm,
+        )  # fmt: skip
+    x, w, b = raw(input), raw(weight), raw(bias)
+    out = _core.conv_transpose_forward(
+        spatial, x, w, b, stride, padding, output_padding, dilation, groups, algorithm
+    )
+    window = tuple(map(_frozen, (stride, padding, output_padding, dilation)))
     keep = (input if needs(weight) else None, weight if needs(input) else None)
-    context = (spatial, x.shape, w.shape, (*map(_frozen, window), groups, algorithm))
+    context = (spatial, x.shape, w.shape, (*window, groups, algorithm))
     return record(out, _conv_transpose_backward, (input, weight, bias), keep, context)
 
 
@@ -74,7 +86,7 @@ def conv_transpose1d(
     array([[[ 1., 10.,  2., 20.]]])
     """
     return _conv_transpose(
-        1, input, weight, bias, groups, algorithm, stride, padding, output_padding, dilation
+        1, input, weight, bias, stride, padding, output_padding, dilation, groups, algorithm
     )
 
 
@@ -103,7 +115,7 @@ def conv_transpose2d(
              [1., 2., 1.]]]])
     """
     return _conv_transpose(
-        2, input, weight, bias, groups, algorithm, stride, padding, output_padding, dilation
+        2, input, weight, bias, stride, padding, output_padding, dilation, groups, algorithm
     )
 
 
@@ -129,7 +141,7 @@ def conv_transpose3d(
     array([[[[[1., 2., 1.]]]]])
     """
     return _conv_transpose(
-        3, input, weight, bias, groups, algorithm, stride, padding, output_padding, dilation
+        3, input, weight, bias, stride, padding, output_padding, dilation, groups, algorithm
     )
 
 

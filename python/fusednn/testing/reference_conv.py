@@ -65,7 +65,7 @@ class _Spread:
 
     def crop(self, y: Array) -> Array:
         inner = (slice(a, n - b) for n, (a, b) in zip(self.full, self.sides, strict=True))
-        return y[(..., *inner)]
+        return y[(slice(None), slice(None), *inner)]
 
     def widen(self, grad: Array) -> Array:
         return np.pad(grad, [(0, 0), (0, 0), *self.sides])
