@@ -42,7 +42,7 @@ FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* b
         cut, p.rows, p.columns(), p.depth(), a,
         [&](i64 k0, i64 kc, i64 col0, i64 cols, T* dst, int slot) {
             ColumnTable<T> table(p, tables.slot(slot));
-            table.set_columns(col0, cols);
+            table.set_columns(col0, cols, k0, kc);
             table.pack(k0, kc, dst);
         },
         [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 row0,

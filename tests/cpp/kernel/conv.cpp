@@ -217,6 +217,10 @@ std::vector<ConvParams> shapes() {
         conv(1, 6, {1, 1, 40}, 6, {1, 1, 4}, {1, 1, 1}, {}, {1, 1, 1}, 6),
         conv(1, 2, {5, 6, 7}, 3, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}),
         conv(2, 2, {4, 3, 5}, 2, {2, 1, 3}, {1, 2, 2}, {1, 0, 1}, {1, 1, 1}, 2),
+        // More taps than a block of the product is deep: blocks begin and end inside a kernel.
+        conv(1, 3, {1, 30, 40}, 2, {1, 23, 25}, {1, 1, 1}, {0, 3, 5}),
+        conv(1, 2, {1, 1, 900}, 3, {1, 1, 700}, {1, 1, 3}, {0, 0, 9}),
+        conv(2, 3, {9, 10, 11}, 2, {7, 8, 9}, {1, 1, 2}, {1, 0, 2}),
         // Padding that differs from side to side.
         uneven(plane(2, 3, 7, 9, 5, 3), 3),
         uneven(plane(1, 4, 8, 9, 6, 3, 2), -1),
