@@ -8,6 +8,7 @@
 // - pad], a product of w as it lies in memory with the implicit im2col matrix (problem.h, pack.h).
 // Input gradient, per group and per residue of the input position modulo the stride: the same
 // product with dy as the source and the taps that reach the residue, w read as (C/groups, O, taps).
+// Residues that read the same positions of dy are rows of one product, which packs those once.
 #include "cpu/conv/channel_lanes.h"
 #include "cpu/conv/depthwise.h"
 #include "cpu/conv/product.h"
@@ -27,7 +28,7 @@ FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
 // what each tile costs besides. The constants are measured (bench/lab/README.md).
 template <class T>
 FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
-    if (!channel_lanes_apply(p)) return false;
+    if (!channel_lanes_apply(p) || p.row_group > 1) return false;
     double reached = double(p.channels);  // taps that read inside the source, of a mean position
     for (int axis = 0; axis < 3; ++axis) {
         double inside_axis = 0;
@@ -98,23 +99,28 @@ void conv_forward_group(const ConvParams& c, i64 group, const T* x, const T* w, 
                 MatrixA<T>{weights, depth, 1}, bias ? bias + group * rows : nullptr);
 }
 
-// The weights of a group as the matrix of the input gradient: row c, column (o, t).
+// The weights of a group as the matrix of the input gradient: row (c, residue), column (o, t).
 template <class T>
 struct TransposedWeights {
     ConvWeights<T> weights;
-    const i64* position;  // of each tap in the kernel
-    i64 taps;
+    const i64* position;  // in the kernel, of each tap of each residue
+    i64 taps, residues;
 
     FUSEDNN_INLINE bool in_rows() const { return false; }
     FUSEDNN_INLINE i64 row_stride() const { return 0; }
     FUSEDNN_INLINE const T* rows(i64, i64) const { return nullptr; }
     FUSEDNN_INLINE void pack(i64 row0, int height, i64 k0, i64 kc, T* dst, bool) const {
-        if (kc == 0) return;  // no tap reaches this residue
+        if (kc == 0) return;  // no tap reaches these residues
+        i64 channel[kTileRows];
+        const i64* tap[kTileRows];
+        for (int r = 0; r < height; ++r) {
+            channel[r] = (row0 + r) / residues * weights.row_stride;
+            tap[r] = position + (row0 + r) % residues * taps;
+        }
         i64 o = k0 / taps, t = k0 % taps;
-        for (i64 r = 0; r < kc; ++r) {
-            const T* src =
-                weights.w + o * weights.channel_stride + row0 * weights.row_stride + position[t];
-            for (int c = 0; c < height; ++c) dst[r * height + c] = src[c * weights.row_stride];
+        for (i64 k = 0; k < kc; ++k) {
+            const T* src = weights.w + o * weights.channel_stride;
+            for (int r = 0; r < height; ++r) dst[k * height + r] = src[channel[r] + tap[r][t]];
             if (++t == taps) {
                 t = 0;
                 ++o;
@@ -123,11 +129,67 @@ struct TransposedWeights {
     }
 };
 
-// One residue (start) of the input positions modulo the stride.
+// Input position i meets output position q at tap k where i = q * stride + k * dilation - pad. So
+// residue r of i modulo the stride reads, for grid position j (i = j * stride + r), the outputs
+// j + offset for the taps k whose reach, r + pad - k * dilation, is a multiple of the stride.
+struct Residues {
+    i64 first, count;  // neighbours that read the same outputs
+    i64 grid, taps;
+};
+
+// A residue's first tap (kernel or more if there is none), and how far apart its taps are.
+FUSEDNN_INLINE i64 first_tap(const ConvParams& c, int axis, i64 residue, i64* apart) {
+    const i64 stride = c.stride[axis], reach = (residue + c.pad[axis]) % stride;
+    *apart = stride;
+    if (c.dilation[axis] == 1) return reach;
+    for (i64 common = c.dilation[axis]; common != 0;) {  // stride / gcd(stride, dilation)
+        const i64 rest = *apart % common;
+        *apart = common;
+        common = rest;
+    }
+    *apart = stride / *apart;
+    i64 k = 0;
+    while (k < *apart && (reach - k * c.dilation[axis]) % stride != 0) ++k;
+    return k < *apart ? k : c.kernel[axis];
+}
+
+// The offsets of a residue and the taps they belong to; returns how many.
+FUSEDNN_INLINE i64 list_taps(const ConvParams& c, int axis, i64 residue, i64* offset, i64* tap) {
+    i64 taps = 0, apart;
+    for (i64 k = first_tap(c, axis, residue, &apart); k < c.kernel[axis]; k += apart) {
+        offset[taps] = (residue + c.pad[axis] - k * c.dilation[axis]) / c.stride[axis];
+        tap[taps++] = k;
+    }
+    return taps;
+}
+
+// The residues from `first` on that go together. `offset` takes their offsets; `scratch` has room
+// for two times the taps of one residue.
+FUSEDNN_INLINE Residues residues_from(const ConvParams& c, int axis, i64 first, i64* offset,
+                                      i64* scratch) {
+    Residues r;
+    r.first = first;
+    r.taps = list_taps(c, axis, first, offset, scratch);
+    r.grid = ceil_div(c.in_size[axis] - first, c.stride[axis]);
+    const i64 last = min_of(c.stride[axis], c.in_size[axis]);
+    for (r.count = 1; first + r.count < last; ++r.count) {
+        const i64 next = first + r.count;
+        if (ceil_div(c.in_size[axis] - next, c.stride[axis]) != r.grid) break;
+        if (list_taps(c, axis, next, scratch, scratch + c.kernel[axis]) != r.taps) break;
+        i64 equal = 0;
+        while (equal < r.taps && scratch[equal] == offset[equal]) ++equal;
+        if (equal < r.taps) break;
+    }
+    return r;
+}
+
+// Some residues of each axis, as one problem.
 template <class T>
-void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&start)[3], const T* dy,
-                                 const T* w, const T* bias, T* dx) {
+void conv_backward_input_residues(const ConvParams& c, i64 group, const Residues (&residues)[3],
+                                  i64* const (&offset)[3], const T* dy, const T* w, const T* bias,
+                                  T* dx) {
     const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
+    const i64 together = residues[0].count * residues[1].count * residues[2].count;
     ConvProblem<T> p;
     p.batch = c.batch;
     p.src_plane = volume(c.out_size);
@@ -137,50 +199,78 @@ void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&sta
     p.dst_plane = volume(c.in_size);
     p.dst_image = c.in_channels * p.dst_plane;
     p.dst = dx + group * channels * p.dst_plane;
-    p.rows = channels;
-
-    // Input position i meets output position q at tap k where i = q * stride + k * dilation - pad.
-    const i64 kernel_volume = volume(c.kernel);
-    Workspace<i64> lists(2 * (c.kernel[0] + c.kernel[1] + c.kernel[2]) + 2 * kernel_volume);
-    i64* list = lists.get();
-    i64* kernel_index[3];
+    p.rows = channels * together;
     for (int axis = 0; axis < 3; ++axis) {
-        i64* offset = list;
-        kernel_index[axis] = list + c.kernel[axis];
-        list += 2 * c.kernel[axis];
         p.src_size[axis] = c.out_size[axis];
         p.dst_size[axis] = c.in_size[axis];
-        p.dst_start[axis] = start[axis];
+        p.dst_start[axis] = residues[axis].first;
         p.dst_step[axis] = c.stride[axis];
-        p.grid[axis] = ceil_div(c.in_size[axis] - start[axis], c.stride[axis]);
+        p.grid[axis] = residues[axis].grid;
         p.step[axis] = 1;
-        p.offset[axis] = offset;
-        p.taps[axis] = 0;
-        for (i64 k = 0; k < c.kernel[axis]; ++k) {
-            const i64 reach = start[axis] + c.pad[axis] - k * c.dilation[axis];
-            if (reach % c.stride[axis] != 0) continue;
-            offset[p.taps[axis]] = reach / c.stride[axis];
-            kernel_index[axis][p.taps[axis]++] = k;
-        }
+        p.taps[axis] = residues[axis].taps;
+        p.offset[axis] = offset[axis];
     }
-    i64 *position = list, *tap = list + kernel_volume;
+    const i64 kernel_volume = volume(c.kernel), taps = p.tap_count();
+    const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
+    Workspace<i64> lists(together * (taps + 1) + kernel_volume + 4 * longest);
+    i64 *position = lists.get(), *shift = position + together * taps, *tap = shift + together;
+    i64* of_axis[3];
+    for (int axis = 0; axis < 3; ++axis) of_axis[axis] = tap + kernel_volume + axis * longest;
+    i64* unused = tap + kernel_volume + 3 * longest;
     for (i64 k = 0; k < kernel_volume; ++k) tap[k] = -1;
-    i64 t = 0;
-    for (i64 i = 0; i < p.taps[0]; ++i) {
-        for (i64 j = 0; j < p.taps[1]; ++j) {
-            for (i64 l = 0; l < p.taps[2]; ++l) {
-                position[t] =
-                    (kernel_index[0][i] * c.kernel[1] + kernel_index[1][j]) * c.kernel[2] +
-                    kernel_index[2][l];
-                tap[position[t]] = t;
-                ++t;
+    i64* next = position;
+    for (i64 r = 0; r < together; ++r) {
+        const i64 r2 = r % residues[2].count, rest = r / residues[2].count;
+        const i64 r1 = rest % residues[1].count, r0 = rest / residues[1].count;
+        shift[r] = (r0 * c.in_size[1] + r1) * c.in_size[2] + r2;
+        list_taps(c, 0, residues[0].first + r0, unused, of_axis[0]);
+        list_taps(c, 1, residues[1].first + r1, unused, of_axis[1]);
+        list_taps(c, 2, residues[2].first + r2, unused, of_axis[2]);
+        for (i64 i = 0; i < p.taps[0]; ++i) {
+            for (i64 j = 0; j < p.taps[1]; ++j) {
+                for (i64 l = 0; l < p.taps[2]; ++l, ++next) {
+                    *next =
+                        (of_axis[0][i] * c.kernel[1] + of_axis[1][j]) * c.kernel[2] + of_axis[2][l];
+                    tap[*next] = next - position - r * taps;
+                }
             }
         }
     }
+    Workspace<T> repeated(bias && together > 1 ? p.rows : 0);
+    const T* row_bias = bias ? bias + group * channels : nullptr;
+    if (together > 1) {
+        p.row_group = together;
+        p.row_shift = shift;
+        for (i64 row = 0; bias && row < p.rows; ++row) {
+            repeated.get()[row] = row_bias[row / together];
+        }
+        if (bias) row_bias = repeated.get();
+    }
     const ConvWeights<T> weights{w + group * rows * channels * kernel_volume, kernel_volume,
                                  channels * kernel_volume, kernel_volume, tap};
-    run_product(p, weights, TransposedWeights<T>{weights, position, t},
-                bias ? bias + group * channels : nullptr);
+    run_product(p, weights, TransposedWeights<T>{weights, position, taps, together}, row_bias);
+}
+
+template <class T>
+void conv_backward_input_group(const ConvParams& c, i64 group, const T* dy, const T* w,
+                               const T* bias, T* dx) {
+    const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
+    Workspace<i64> lists(5 * longest);
+    i64* const offset[3] = {lists.get(), lists.get() + longest, lists.get() + 2 * longest};
+    i64* scratch = lists.get() + 3 * longest;
+    i64 last[3];
+    for (int axis = 0; axis < 3; ++axis) last[axis] = min_of(c.stride[axis], c.in_size[axis]);
+    Residues r[3];
+    for (i64 z = 0; z < last[0]; z += r[0].count) {
+        r[0] = residues_from(c, 0, z, offset[0], scratch);
+        for (i64 y = 0; y < last[1]; y += r[1].count) {
+            r[1] = residues_from(c, 1, y, offset[1], scratch);
+            for (i64 x = 0; x < last[2]; x += r[2].count) {
+                r[2] = residues_from(c, 2, x, offset[2], scratch);
+                conv_backward_input_residues(c, group, r, offset, dy, w, bias, dx);
+            }
+        }
+    }
 }
 
 // Winograd's form of forward (`backward` false) or of the input gradient, group by group. False if
@@ -232,15 +322,8 @@ template <class T>
 void conv_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
     if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_input(c, dy, w, bias, dx);
     if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, true, dy, w, bias, dx)) return;
-    i64 start[3];
     for (i64 group = 0; group < c.groups; ++group) {
-        for (start[0] = 0; start[0] < min_of(c.stride[0], c.in_size[0]); ++start[0]) {
-            for (start[1] = 0; start[1] < min_of(c.stride[1], c.in_size[1]); ++start[1]) {
-                for (start[2] = 0; start[2] < min_of(c.stride[2], c.in_size[2]); ++start[2]) {
-                    conv_backward_input_residue(c, group, start, dy, w, bias, dx);
-                }
-            }
-        }
+        conv_backward_input_group(c, group, dy, w, bias, dx);
     }
 }
 

@@ -217,6 +217,15 @@ std::vector<ConvParams> shapes() {
         conv(1, 6, {1, 1, 40}, 6, {1, 1, 4}, {1, 1, 1}, {}, {1, 1, 1}, 6),
         conv(1, 2, {5, 6, 7}, 3, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}),
         conv(2, 2, {4, 3, 5}, 2, {2, 1, 3}, {1, 2, 2}, {1, 0, 1}, {1, 1, 1}, 2),
+        // Strides whose residues go together in the input gradient, some, all, or with gaps
+        // between.
+        plane(2, 3, 12, 17, 5, 4, 4, 0),
+        plane(1, 5, 24, 33, 6, 8, 4, 2),
+        plane(1, 2, 20, 23, 3, 2, 7, 1),
+        plane(1, 3, 25, 26, 4, 6, 4, 3, 2),
+        plane(1, 4, 21, 20, 6, 3, 6, 0, 3, 2),
+        conv(2, 3, {1, 1, 160}, 5, {1, 1, 32}, {1, 1, 16}, {0, 0, 8}),
+        conv(1, 2, {6, 5, 7}, 3, {2, 2, 2}, {2, 2, 2}),
         // More taps than a block of the product is deep: blocks begin and end inside a kernel.
         conv(1, 3, {1, 30, 40}, 2, {1, 23, 25}, {1, 1, 1}, {0, 3, 5}),
         conv(1, 2, {1, 1, 900}, 3, {1, 1, 700}, {1, 1, 3}, {0, 0, 9}),
