@@ -11,6 +11,7 @@
 // Residues that read the same positions of dy are rows of one product, which packs those once.
 #include "cpu/conv/channel_lanes.h"
 #include "cpu/conv/depthwise.h"
+#include "cpu/conv/pixel_lanes.h"
 #include "cpu/conv/product.h"
 #include "cpu/conv/winograd.h"
 #include "cpu/kernels.h"
@@ -19,10 +20,6 @@ namespace fusednn {
 namespace FUSEDNN_ISA {
 
 namespace {
-
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
-    return size[0] * size[1] * size[2];
-}
 
 // Cycles that the two forms of the product take, counted in vectors: multiply-adds, packing, and
 // what each tile costs besides. The constants are measured (bench/lab/README.md).
@@ -52,6 +49,13 @@ FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
     return channels < pixels;
 }
 
+// Whether a problem should run with its positions in the lanes. A few destination channels leave a
+// product's tile nearly empty; depthwise convolution has no product, and always should.
+template <class T>
+FUSEDNN_INLINE bool prefer_pixel_lanes(i64 rows, i64 columns) {
+    return rows <= kPixelRows && 2 * columns >= kLanes<T>;
+}
+
 // Runs a problem in the better of the two forms; `matrix` is `weights` as the pixel form reads
 // them.
 template <class T, class Matrix>
@@ -65,38 +69,24 @@ FUSEDNN_INLINE void run_product(const ConvProblem<T>& p, const ConvWeights<T>& w
     }
 }
 
+// How the groups lie for the forward pass, or (transposed) for the input gradient.
+FUSEDNN_INLINE ConvGroups groups_of(const ConvParams& c, bool transposed) {
+    const i64 in = c.in_channels / c.groups, out = c.out_channels / c.groups;
+    const i64 x = in * volume(c.in_size), y = out * volume(c.out_size);
+    return {c.groups, transposed ? y : x, transposed ? x : y, in * out * volume(c.kernel)};
+}
+
+// The problem of another group than the first.
 template <class T>
-void conv_forward_group(const ConvParams& c, i64 group, const T* x, const T* w, const T* bias,
-                        T* y) {
-    const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
-    const i64 kernel_volume = volume(c.kernel), depth = channels * kernel_volume;
-    ConvProblem<T> p;
-    p.batch = c.batch;
-    p.src_plane = volume(c.in_size);
-    p.src_image = c.in_channels * p.src_plane;
-    p.src = x + group * channels * p.src_plane;
-    p.channels = channels;
-    p.dst_plane = volume(c.out_size);
-    p.dst_image = c.out_channels * p.dst_plane;
-    p.dst = y + group * rows * p.dst_plane;
-    p.rows = rows;
-    Workspace<i64> lists(c.kernel[0] + c.kernel[1] + c.kernel[2] + kernel_volume);
-    i64* offset = lists.get();
-    for (int axis = 0; axis < 3; ++axis) {
-        p.grid[axis] = p.dst_size[axis] = c.out_size[axis];
-        p.dst_start[axis] = 0;
-        p.dst_step[axis] = 1;
-        p.src_size[axis] = c.in_size[axis];
-        p.step[axis] = c.stride[axis];
-        p.taps[axis] = c.kernel[axis];
-        p.offset[axis] = offset;
-        for (i64 i = 0; i < c.kernel[axis]; ++i) *offset++ = i * c.dilation[axis] - c.pad[axis];
-    }
-    i64* tap = offset;
-    for (i64 t = 0; t < kernel_volume; ++t) tap[t] = t;
-    const T* weights = w + group * rows * depth;
-    run_product(p, ConvWeights<T>{weights, depth, kernel_volume, kernel_volume, tap},
-                MatrixA<T>{weights, depth, 1}, bias ? bias + group * rows : nullptr);
+FUSEDNN_INLINE ConvProblem<T> of_group(ConvProblem<T> p, const ConvGroups& groups, i64 group) {
+    p.src += group * groups.src;
+    p.dst += group * groups.dst;
+    return p;
+}
+template <class T>
+FUSEDNN_INLINE ConvWeights<T> of_group(ConvWeights<T> w, const ConvGroups& groups, i64 group) {
+    w.w += group * groups.weights;
+    return w;
 }
 
 // The weights of a group as the matrix of the input gradient: row (c, residue), column (o, t).
@@ -183,24 +173,40 @@ FUSEDNN_INLINE Residues residues_from(const ConvParams& c, int axis, i64 first, 
     return r;
 }
 
-// Some residues of each axis, as one problem.
+// Some residues of each axis as one problem, of group 0.
 template <class T>
-void conv_backward_input_residues(const ConvParams& c, i64 group, const Residues (&residues)[3],
-                                  i64* const (&offset)[3], const T* dy, const T* w, const T* bias,
-                                  T* dx) {
-    const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
+struct ResidueProblem {
+    ConvProblem<T> problem;
+    ConvWeights<T> weights;
+    const i64* position;  // of each tap of each residue in the kernel
+};
+
+// Room for the lists of a problem of `together` residues.
+FUSEDNN_INLINE i64 residue_lists(const ConvParams& c, i64 together) {
+    return 2 * (c.kernel[0] + c.kernel[1] + c.kernel[2] + volume(c.kernel)) + together;
+}
+
+// `list` holds residue_lists(c, together) elements.
+template <class T>
+ResidueProblem<T> residue_problem(const ConvParams& c, const Residues (&residues)[3], const T* dy,
+                                  const T* w, T* dx, i64* list) {
+    const i64 channels = c.in_channels / c.groups, kernel_volume = volume(c.kernel);
     const i64 together = residues[0].count * residues[1].count * residues[2].count;
     ConvProblem<T> p;
     p.batch = c.batch;
     p.src_plane = volume(c.out_size);
     p.src_image = c.out_channels * p.src_plane;
-    p.src = dy + group * rows * p.src_plane;
-    p.channels = rows;
+    p.src = dy;
+    p.channels = c.out_channels / c.groups;
     p.dst_plane = volume(c.in_size);
     p.dst_image = c.in_channels * p.dst_plane;
-    p.dst = dx + group * channels * p.dst_plane;
+    p.dst = dx;
     p.rows = channels * together;
+    i64 *offset[3], *of_axis[3];
     for (int axis = 0; axis < 3; ++axis) {
+        offset[axis] = list;
+        of_axis[axis] = list + c.kernel[axis];
+        list += 2 * c.kernel[axis];
         p.src_size[axis] = c.out_size[axis];
         p.dst_size[axis] = c.in_size[axis];
         p.dst_start[axis] = residues[axis].first;
@@ -210,67 +216,33 @@ void conv_backward_input_residues(const ConvParams& c, i64 group, const Residues
         p.taps[axis] = residues[axis].taps;
         p.offset[axis] = offset[axis];
     }
-    const i64 kernel_volume = volume(c.kernel), taps = p.tap_count();
-    const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
-    Workspace<i64> lists(together * (taps + 1) + kernel_volume + 4 * longest);
-    i64 *position = lists.get(), *shift = position + together * taps, *tap = shift + together;
-    i64* of_axis[3];
-    for (int axis = 0; axis < 3; ++axis) of_axis[axis] = tap + kernel_volume + axis * longest;
-    i64* unused = tap + kernel_volume + 3 * longest;
+    i64 *position = list, *tap = list + kernel_volume, *shift = tap + kernel_volume;
     for (i64 k = 0; k < kernel_volume; ++k) tap[k] = -1;
     i64* next = position;
     for (i64 r = 0; r < together; ++r) {
-        const i64 r2 = r % residues[2].count, rest = r / residues[2].count;
-        const i64 r1 = rest % residues[1].count, r0 = rest / residues[1].count;
-        shift[r] = (r0 * c.in_size[1] + r1) * c.in_size[2] + r2;
-        list_taps(c, 0, residues[0].first + r0, unused, of_axis[0]);
-        list_taps(c, 1, residues[1].first + r1, unused, of_axis[1]);
-        list_taps(c, 2, residues[2].first + r2, unused, of_axis[2]);
+        const i64 rest = r / residues[2].count;
+        const i64 at[3] = {rest / residues[1].count, rest % residues[1].count,
+                           r % residues[2].count};
+        shift[r] = (at[0] * c.in_size[1] + at[1]) * c.in_size[2] + at[2];
+        for (int axis = 0; axis < 3; ++axis) {  // their offsets are the same for all
+            list_taps(c, axis, residues[axis].first + at[axis], offset[axis], of_axis[axis]);
+        }
         for (i64 i = 0; i < p.taps[0]; ++i) {
             for (i64 j = 0; j < p.taps[1]; ++j) {
                 for (i64 l = 0; l < p.taps[2]; ++l, ++next) {
                     *next =
                         (of_axis[0][i] * c.kernel[1] + of_axis[1][j]) * c.kernel[2] + of_axis[2][l];
-                    tap[*next] = next - position - r * taps;
+                    tap[*next] = next - position;
                 }
             }
         }
     }
-    Workspace<T> repeated(bias && together > 1 ? p.rows : 0);
-    const T* row_bias = bias ? bias + group * channels : nullptr;
     if (together > 1) {
         p.row_group = together;
         p.row_shift = shift;
-        for (i64 row = 0; bias && row < p.rows; ++row) {
-            repeated.get()[row] = row_bias[row / together];
-        }
-        if (bias) row_bias = repeated.get();
     }
-    const ConvWeights<T> weights{w + group * rows * channels * kernel_volume, kernel_volume,
-                                 channels * kernel_volume, kernel_volume, tap};
-    run_product(p, weights, TransposedWeights<T>{weights, position, taps, together}, row_bias);
-}
-
-template <class T>
-void conv_backward_input_group(const ConvParams& c, i64 group, const T* dy, const T* w,
-                               const T* bias, T* dx) {
-    const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
-    Workspace<i64> lists(5 * longest);
-    i64* const offset[3] = {lists.get(), lists.get() + longest, lists.get() + 2 * longest};
-    i64* scratch = lists.get() + 3 * longest;
-    i64 last[3];
-    for (int axis = 0; axis < 3; ++axis) last[axis] = min_of(c.stride[axis], c.in_size[axis]);
-    Residues r[3];
-    for (i64 z = 0; z < last[0]; z += r[0].count) {
-        r[0] = residues_from(c, 0, z, offset[0], scratch);
-        for (i64 y = 0; y < last[1]; y += r[1].count) {
-            r[1] = residues_from(c, 1, y, offset[1], scratch);
-            for (i64 x = 0; x < last[2]; x += r[2].count) {
-                r[2] = residues_from(c, 2, x, offset[2], scratch);
-                conv_backward_input_residues(c, group, r, offset, dy, w, bias, dx);
-            }
-        }
-    }
+    return {p, ConvWeights<T>{w, kernel_volume, channels * kernel_volume, kernel_volume, tap},
+            position};
 }
 
 // Winograd's form of forward (`backward` false) or of the input gradient, group by group. False if
@@ -309,21 +281,102 @@ bool conv_winograd(const ConvParams& c, bool backward, const T* src, const T* w,
     return finite;
 }
 
+// The input gradient with positions in the lanes: all residues of the columns at once.
+template <class T>
+void backward_input_pixel_lanes(const ConvParams& c, const T* dy, const T* w, const T* bias,
+                                T* dx) {
+    const i64 columns = min_of(c.stride[2], c.in_size[2]), size = residue_lists(c, 1);
+    Workspace<i64> lists(columns * size);
+    Workspace<ConvProblem<T>> problems(columns);
+    Workspace<ConvWeights<T>> weights(columns);
+    const auto single = [&](int axis, i64 residue, i64* list) {
+        return Residues{residue, 1, ceil_div(c.in_size[axis] - residue, c.stride[axis]),
+                        list_taps(c, axis, residue, list, list + c.kernel[axis])};
+    };
+    Residues r[3];
+    for (i64 z = 0; z < min_of(c.stride[0], c.in_size[0]); ++z) {
+        r[0] = single(0, z, lists.get());
+        for (i64 y = 0; y < min_of(c.stride[1], c.in_size[1]); ++y) {
+            r[1] = single(1, y, lists.get());
+            for (i64 x = 0; x < columns; ++x) {
+                i64* list = lists.get() + x * size;
+                r[2] = single(2, x, list);
+                const ResidueProblem<T> one = residue_problem(c, r, dy, w, dx, list);
+                problems.get()[x] = one.problem;
+                weights.get()[x] = one.weights;
+            }
+            conv_pixel_lanes(problems.get(), weights.get(), columns, groups_of(c, true), bias);
+        }
+    }
+}
+
+// The input gradient of the residues `r` as a product, group by group.
+template <class T>
+void backward_input_product(const ConvParams& c, const Residues (&r)[3], const T* dy, const T* w,
+                            const T* bias, T* dx) {
+    const i64 together = r[0].count * r[1].count * r[2].count;
+    const i64 channels = c.in_channels / c.groups;
+    Workspace<i64> lists(residue_lists(c, together));
+    const ResidueProblem<T> all = residue_problem(c, r, dy, w, dx, lists.get());
+    const ConvGroups groups = groups_of(c, true);
+    Workspace<T> repeated(bias ? channels * together : 0);  // the bias of each row
+    for (i64 group = 0; group < groups.count; ++group) {
+        for (i64 row = 0; bias && row < channels * together; ++row) {
+            repeated.get()[row] = bias[group * channels + row / together];
+        }
+        const ConvProblem<T> p = of_group(all.problem, groups, group);
+        const ConvWeights<T> weights = of_group(all.weights, groups, group);
+        run_product(p, weights,
+                    TransposedWeights<T>{weights, all.position, p.tap_count(), together},
+                    bias ? repeated.get() : nullptr);
+    }
+}
+
 }  // namespace
 
 template <class T>
 void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T* y) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_forward(c, x, w, bias, y);
     if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, false, x, w, bias, y)) return;
-    for (i64 group = 0; group < c.groups; ++group) conv_forward_group(c, group, x, w, bias, y);
+    Workspace<i64> lists(forward_lists(c));
+    const ForwardProblem<T> all = forward_problem(c, x, w, y, lists.get());
+    const ConvGroups groups = groups_of(c, false);
+    const bool depthwise = c.algorithm == ConvAlgorithm::direct;
+    if (pixel_lanes_apply(all.problem) &&
+        (depthwise || prefer_pixel_lanes<T>(all.problem.rows, all.problem.grid[2]))) {
+        return conv_pixel_lanes(&all.problem, &all.weights, 1, groups, bias);
+    }
+    if (depthwise) return depthwise_forward(c, x, w, bias, y);
+    for (i64 group = 0; group < c.groups; ++group) {
+        const ConvProblem<T> p = of_group(all.problem, groups, group);
+        const ConvWeights<T> weights = of_group(all.weights, groups, group);
+        run_product(p, weights, MatrixA<T>{weights.w, weights.row_stride, 1},
+                    bias ? bias + group * p.rows : nullptr);
+    }
 }
 
 template <class T>
 void conv_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_input(c, dy, w, bias, dx);
+    if (volume(c.in_size) == 0) return;
     if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, true, dy, w, bias, dx)) return;
-    for (i64 group = 0; group < c.groups; ++group) {
-        conv_backward_input_group(c, group, dy, w, bias, dx);
+    const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
+    Workspace<i64> lists(3 * longest);
+    const auto from = [&](int axis, i64 first) {
+        return residues_from(c, axis, first, lists.get(), lists.get() + longest);
+    };
+    Residues r[3] = {from(0, 0), from(1, 0), from(2, 0)};
+    const i64 rows = c.in_channels / c.groups * r[0].count * r[1].count * r[2].count;
+    if (c.algorithm == ConvAlgorithm::direct || prefer_pixel_lanes<T>(rows, r[2].grid)) {
+        return backward_input_pixel_lanes(c, dy, w, bias, dx);
+    }
+    for (i64 z = 0; z < min_of(c.stride[0], c.in_size[0]); z += r[0].count) {
+        r[0] = from(0, z);
+        for (i64 y = 0; y < min_of(c.stride[1], c.in_size[1]); y += r[1].count) {
+            r[1] = from(1, y);
+            for (i64 x = 0; x < min_of(c.stride[2], c.in_size[2]); x += r[2].count) {
+                r[2] = from(2, x);
+                backward_input_product(c, r, dy, w, bias, dx);
+            }
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 // shape alone, and partial results are added in order: the same bits at any thread count.
 #include "cpu/conv/depthwise.h"
 #include "cpu/conv/pack.h"
+#include "cpu/conv/pixel_lanes.h"
 #include "cpu/gemm/engine.h"
 #include "cpu/kernels.h"
 
@@ -21,10 +22,6 @@ namespace {
 
 constexpr i64 kUnitPositions = 256;
 constexpr i64 kWantedTasks = 16;
-
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
-    return size[0] * size[1] * size[2];
-}
 
 template <class T>
 struct WeightGrad {
@@ -146,11 +143,19 @@ WeightGrad<T> describe(const ConvParams& c, const T* x, const T* dy, i64* offset
     return g;
 }
 
+// A few source channels make a matrix that is nearly empty of columns.
+FUSEDNN_INLINE bool prefer_pixel_lanes(const ConvParams& c, bool depthwise) {
+    if (c.stride[1] != 1 || c.stride[2] != 1) return false;
+    return depthwise || c.in_channels <= kPixelRows * c.groups;
+}
+
 }  // namespace
 
 template <class T>
 void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_weight(c, x, dy, dw);
+    const bool depthwise = c.algorithm == ConvAlgorithm::direct;
+    if (prefer_pixel_lanes(c, depthwise)) return pixel_lanes_backward_weight(c, x, dy, dw);
+    if (depthwise) return depthwise_backward_weight(c, x, dy, dw);
     Workspace<i64> offsets(c.kernel[0] + c.kernel[1] + c.kernel[2]);
     const WeightGrad<T> all = describe(c, x, dy, offsets.get());
     const i64 size = c.groups * all.rows * all.depth;
