@@ -19,13 +19,10 @@ struct Group {
 };
 
 const Group groups[] = {
-    {"gemm", test_gemm},
-    {"conv", test_conv},
-    {"unfold", test_unfold},
-    {"pool", test_pool},
-    {"activation", test_activation},
-    {"softmax", test_softmax},
-    {"cross_entropy", test_cross_entropy},
+    {"gemm", test_gemm},       {"conv", test_conv},
+    {"unfold", test_unfold},   {"transpose", test_transpose},
+    {"pool", test_pool},       {"activation", test_activation},
+    {"softmax", test_softmax}, {"cross_entropy", test_cross_entropy},
     {"optim", test_optim},
 };
 

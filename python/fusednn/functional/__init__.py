@@ -24,8 +24,10 @@ from .activation import (
     tanh,
 )
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
+from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .dense import linear
 from .dropout import dropout
+from .locally_connected import locally_connected1d, locally_connected2d
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -47,6 +49,9 @@ __all__ = [
     "conv2d",
     "conv3d",
     "conv_plan",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "elu",
@@ -60,6 +65,8 @@ __all__ = [
     "l1_loss",
     "leaky_relu",
     "linear",
+    "locally_connected1d",
+    "locally_connected2d",
     "log_softmax",
     "logsigmoid",
     "max_pool1d",

@@ -26,7 +26,9 @@ from .activation import (
 )
 from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .conv import Conv1d, Conv2d, Conv3d, Fold, Unfold
+from .conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .dense import Flatten, Identity, Linear, Unflatten
+from .locally_connected import LocallyConnected1d, LocallyConnected2d
 from .loss import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -50,6 +52,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
@@ -62,6 +67,8 @@ __all__ = [
     "L1Loss",
     "LeakyReLU",
     "Linear",
+    "LocallyConnected1d",
+    "LocallyConnected2d",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
