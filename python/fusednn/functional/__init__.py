@@ -23,6 +23,7 @@ from .activation import (
     softsign,
     tanh,
 )
+from .attention import scaled_dot_product_attention
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .dense import linear
 from .dropout import dropout
@@ -73,6 +74,7 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",
