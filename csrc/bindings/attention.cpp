@@ -127,7 +127,8 @@ struct AttentionCall {
     // The layout of a result (batch, heads, rows, width) that lies in memory as `like` does.
     py::object new_heads(const Array& like, i64 heads, i64 rows, i64 width, void** data,
                          i64 (&stride)[3]) const {
-        const bool beside = like.ndim() == 4 && like.stride(1) < like.stride(2) && heads > 1;
+        const bool beside = like.ndim() == 4 && heads > 1 && rows > 1 &&
+                            like.stride(1) < like.stride(2) && like.stride(1) > 0;
         stride[0] = heads * rows * width;
         stride[1] = beside ? width : rows * width;
         stride[2] = beside ? heads * width : width;
@@ -136,7 +137,7 @@ struct AttentionCall {
         return new_array(query.dtype(), query.ndim(), shape + 4 - query.ndim(), data);
     }
 
-  private:
+    // Broadcast axes and axes that are missing have stride 0.
     template <class T>
     HeadArray<const T> heads_of(const Array& array) const {
         const int rank = array.ndim();
@@ -149,6 +150,7 @@ struct AttentionCall {
         return {array.data<T>(), stride(4), stride(3), row};
     }
 
+  private:
     static const i64* ints(const std::optional<Array>& array) {
         return array ? array->data<i64>() : nullptr;
     }
@@ -222,10 +224,83 @@ py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle
     return py::make_tuple(std::move(result), std::move(stats_array));
 }
 
+// Gradients of query, key, value and, if wanted, of an additive mask.
+py::tuple backward(py::handle query, py::handle key, py::handle value, py::handle mask, int causal,
+                   py::handle scale, bool enable_gqa, py::handle extra, py::handle grad_object,
+                   py::handle output_object, py::handle stats_object, bool want_mask) {
+    const AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
+    const ops::AttentionShapes& s = call.shapes;
+    const Array grad = Array::strided(grad_object, kOp, "grad");
+    const Array output = Array::strided(output_object, kOp, "output");
+    const Array stats = Array::floating(stats_object, kOp, "stats");
+    require_dtype(grad, call.query, "grad");
+    require_dtype(output, call.query, "output");
+    require_dtype(stats, call.query, "stats");
+    ops::require_shape(kOp, "grad", ops::shape_of(grad.view()), s.output);
+    ops::require_shape(kOp, "output", ops::shape_of(output.view()), s.output);
+    ops::require_shape(kOp, "stats", ops::shape_of(stats.view()), {2, s.batch, s.heads, s.queries});
+    void *dq, *dk, *dv, *dmask = nullptr;
+    i64 q_stride[3], k_stride[3], v_stride[3];
+    py::object q = call.new_heads(call.query, s.heads, s.queries, s.dim, &dq, q_stride);
+    py::object k = call.new_heads(call.key, s.kv_heads, s.keys, s.dim, &dk, k_stride);
+    py::object v = call.new_heads(call.value, s.kv_heads, s.keys, s.value_dim, &dv, v_stride);
+    py::object m = py::none();
+    i64 mask_stride[4] = {};
+    if (want_mask && call.bias) {
+        const Array& bias = *call.bias;
+        m = new_array(bias.dtype(), bias.ndim(), bias.shape(), &dmask);
+        i64 strides[kMaxDims], step = 1;
+        for (int axis = bias.ndim(); axis-- > 0; step *= bias.shape()[axis]) strides[axis] = step;
+        ops::mask_strides(kOp, s, ops::shape_of(bias.view()), strides, mask_stride);
+    }
+    {
+        GilRelease release(call.cost());
+        with_dtype(call.query.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            AttentionGradients<T> g{};
+            g.output = call.heads_of<T>(output);
+            g.grad = call.heads_of<T>(grad);
+            g.stats = stats.data<T>();
+            g.query = head_array<T>(dq, q_stride);
+            g.key = head_array<T>(dk, k_stride);
+            g.value = head_array<T>(dv, v_stride);
+            g.bias = static_cast<T*>(dmask);
+            for (int axis = 0; axis < 4; ++axis) g.bias_stride[axis] = mask_stride[axis];
+            kernels<T>().attention_backward(call.params<T>(), g);
+        });
+    }
+    return py::make_tuple(std::move(q), std::move(k), std::move(v), std::move(m));
+}
+
+py::object weights(py::handle query, py::handle key, py::handle mask, int causal, py::handle scale,
+                   bool enable_gqa, py::handle extra) {
+    const AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra);
+    const ops::AttentionShapes& s = call.shapes;
+    const i64 stats_shape[4] = {2, s.batch, s.heads, s.queries};
+    const i64 shape[4] = {s.batch, s.heads, s.queries, s.keys};
+    void *stats, *out;
+    py::object stats_array = new_array(call.query.dtype(), 4, stats_shape, &stats);
+    const int rank = call.query.ndim();
+    py::object result = new_array(call.query.dtype(), rank, shape + 4 - rank, &out);
+    {
+        GilRelease release(call.cost());
+        with_dtype(call.query.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            AttentionParams<T> p = call.params<T>();
+            p.value_dim = 0;
+            kernels<T>().attention_forward(p, {nullptr, 0, 0, 0}, static_cast<T*>(stats));
+            kernels<T>().attention_weights(p, static_cast<const T*>(stats), static_cast<T*>(out));
+        });
+    }
+    return result;
+}
+
 }  // namespace
 
 void init_attention(py::module_& m) {
     m.def("attention_forward", &forward);
+    m.def("attention_backward", &backward);
+    m.def("attention_weights", &weights);
 }
 
 }  // namespace fusednn::bindings

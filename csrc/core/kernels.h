@@ -94,6 +94,7 @@ struct AttentionParams {
     i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads: h reads h / (heads / kv_heads)
     i64 queries, keys, dim, value_dim;
     HeadArray<const T> query, key, value;
+    HeadArray<const std::uint16_t> key16, value16;  // bfloat16, in the place of null key and value
     const std::uint8_t* mask;  // or null; strides of batch, head, query, key, the last one 0 or 1
     i64 mask_stride[4];
     const T* bias;  // likewise
@@ -107,6 +108,16 @@ struct AttentionParams {
     double softcap;  // 0: none; else cap * tanh(score / cap)
     double dropout;  // probability that a weight becomes 0
     std::uint64_t dropout_key;
+};
+
+// The results of attention's backward and what it reads besides the forward's arguments.
+template <class T>
+struct AttentionGradients {
+    HeadArray<const T> output, grad;  // of the forward, and of its output
+    const T* stats;                   // of the forward
+    HeadArray<T> query, key, value;   // key and value with kv_heads
+    T* bias;                          // or null
+    i64 bias_stride[4];               // of batch, head, query, key; 0 where it is broadcast
 };
 
 // ---- optim ----------------------------------------
@@ -203,6 +214,9 @@ struct KernelTable {
     // backward needs of each row, the maximum of its scores (in base 2 unless bias or softcap) and
     // 1 / the sum of the exponentials above it (0: no key).
     void (*attention_forward)(const AttentionParams<T>&, const HeadArray<T>& output, T* stats);
+    void (*attention_backward)(const AttentionParams<T>&, const AttentionGradients<T>&);
+    // weights (batch, heads, queries, keys): what the forward multiplies the values with.
+    void (*attention_weights)(const AttentionParams<T>&, const T* stats, T* weights);
 
     void (*sgd_step)(const SgdParams<T>&);
     void (*adam_step)(const AdamParams<T>&);

@@ -25,6 +25,8 @@ namespace FUSEDNN_ISA {
      cross_entropy_forward<T>,  \
      cross_entropy_backward<T>, \
      attention_forward<T>,      \
+     attention_backward<T>,     \
+     attention_weights<T>,      \
      sgd_step<T>,               \
      adam_step<T>,              \
      rmsprop_step<T>,           \

@@ -6,9 +6,7 @@
 //   2. masks; the rows' maxima so far; exponentials P; the sums so far
 //   3. sums O = O * decay + P V; at the row's last block, O / sum goes to the output
 #include "cpu/attention/dropout.h"
-#include "cpu/attention/head.h"
-#include "cpu/attention/product.h"
-#include "cpu/attention/softmax.h"
+#include "cpu/attention/scores.h"
 #include "cpu/kernels.h"
 
 namespace fusednn {
@@ -35,9 +33,7 @@ i64 head_size(const AttentionParams<T>& p) {
 template <class T>
 Head<T> pack_head(const AttentionParams<T>& p, const Sequence& s, i64 kv_head, T* dst) {
     Head<T> head;
-    const double base = p.bias || p.softcap > 0 ? 1 : kLog2E;
-    pack_transposed(rows_of(p.key, s.batch, kv_head, s.key0), s.keys, p.dim, T(p.scale * base),
-                    dst);
+    pack_transposed(rows_of(p.key, s.batch, kv_head, s.key0), s.keys, p.dim, key_factor(p), dst);
     head.keys = dst;
     head.values = dense_rows(rows_of(p.value, s.batch, kv_head, s.key0), s.keys, p.value_dim,
                              dst + packed_size<T>(p.keys, p.dim));
@@ -78,10 +74,8 @@ class BlockForward {
           head_(head),
           kv_(kv),
           scratch_(scratch),
-          mask_(mask_of(p.mask, p.mask_stride, s, head)),
-          bias_(mask_of(p.bias, p.bias_stride, s, head)),
-          natural_(p.bias || p.softcap > 0),
-          adjusted_(p.mask || natural_),
+          scores_(p, s, head),
+          natural_(is_natural(p)),
           value_stride_(round_up(p.value_dim, kLanes<T>)) {
         output_ = output.data + s.batch * output.batch + head * output.head + s.query0 * output.row;
         output_stride_ = output.row;
@@ -111,7 +105,9 @@ class BlockForward {
                 const KeyRange sees = s_.range(row0 + row, row0 + row + rows);
                 const KeyRange keys = intersect(sees, {key0, key0 + kKeyBlock});
                 if (keys.empty()) continue;
-                panel_scores(row, rows, keys);
+                scores_.multiply(queries_[row], queries_.stride, rows, keys,
+                                 kv_.keys + first_column<T>(keys) * p_.dim, first_column<T>(keys),
+                                 scratch_.scores, kScoreStride<T>);
                 panel_weights(row, rows, keys);
                 panel_values(row, rows, keys, !started[panel], keys.end == sees.end);
                 started[panel] = true;
@@ -123,24 +119,9 @@ class BlockForward {
     }
 
   private:
-    static i64 first_column(KeyRange keys) { return keys.begin / kTileCols<T> * kTileCols<T>; }
-
-    void panel_scores(i64 row, int rows, KeyRange keys) {
-        const i64 key0 = first_column(keys);
-        ProductOutput<T> out{};
-        out.ldc = kScoreStride<T>;
-        for (i64 key = key0; key < keys.end; key += kTileCols<T>) {
-            // Whole vectors: the packed keys are filled up with 0.
-            out.cols = keys.end - key > kLanes<T> ? kTileCols<T> : kLanes<T>;
-            out.c = scratch_.scores + (key - key0);
-            product_function<T>(Layout::rows, rows, out.cols)(
-                p_.dim, queries_[row], queries_.stride, kv_.keys + key * p_.dim, kTileCols<T>, out);
-        }
-    }
-
     ScoreRow<T> score_row(int r, i64 row, KeyRange keys) const {
-        return {scratch_.scores + r * kScoreStride<T>, first_column(keys),
-                intersect(s_.range(row0_ + row + r), keys)};
+        return scores_.row(row0_ + row + r, keys, scratch_.scores + r * kScoreStride<T>,
+                           first_column<T>(keys));
     }
 
     void panel_weights(i64 row, int rows, KeyRange keys) {
@@ -150,17 +131,15 @@ class BlockForward {
             before[r] = maximum[r];
             const ScoreRow<T> scores = score_row(r, row, keys);
             if (scores.range.empty()) continue;
-            if (adjusted_) {
-                adjust_scores<T>(p_, mask_, bias_, row0_ + row + r, scores, nullptr);
-            }
-            clip_scores(scores);
+            scores_.mask(row0_ + row + r, scores, nullptr);
             maximum[r] = row_maximum(scores, maximum[r]);
         }
         for (int r = 0; r < rows; ++r) {
             const T x = before[r] - finite_maximum(maximum[r]);
             scratch_.decay[r] = exp2_of_negative<T>(broadcast(natural_ ? x * T(kLog2E) : x))[0];
         }
-        const i64 end = keys.end - first_column(keys), begin = keys.begin - first_column(keys);
+        const i64 end = keys.end - first_column<T>(keys),
+                  begin = keys.begin - first_column<T>(keys);
         for (int r = 0; r < rows; ++r) {
             const ScoreRow<T> scores = score_row(r, row, keys);
             if (scores.range.empty()) {
@@ -213,7 +192,7 @@ class BlockForward {
             out.c = output_ + (row0_ + row) * output_stride_;
             out.ldc = output_stride_;
         }
-        const T* weights = scratch_.scores + (keys.begin - first_column(keys));
+        const T* weights = scratch_.scores + (keys.begin - first_column<T>(keys));
         const i64 count = keys.end - keys.begin;
         if (kv_.careful) {
             careful_product(Layout::rows, rows, p_.value_dim, count, weights, kScoreStride<T>,
@@ -237,9 +216,8 @@ class BlockForward {
     const i64 head_;
     const Head<T>& kv_;
     const Scratch<T>& scratch_;
-    const MaskRows<std::uint8_t> mask_;
-    const MaskRows<T> bias_;
-    const bool natural_, adjusted_;
+    const Scores<T> scores_;
+    const bool natural_;
     const i64 value_stride_;
     T* output_;
     i64 output_stride_;
@@ -282,11 +260,13 @@ void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, 
     const i64 size = round_up(head_size(p), 64), scratch_size = Scratch<T>::size(p);
     Workspace<T> packed(size * (by_head ? slots : kv_tasks));
     Workspace<T> scratch(scratch_size, slots);
-    const auto rows = [&](const Sequence& s, i64 head, const Head<T>& kv, i64 row0, int slot) {
-        if (row0 >= s.queries) return;
+    // Block `block` of a sequence's rows, all of about the same height.
+    const auto run = [&](const Sequence& s, i64 head, const Head<T>& kv, i64 block, int slot) {
+        const i64 count = ceil_div(s.queries, kQueryBlock);
+        if (block >= count) return;
         const Scratch<T> mine(p, scratch.slot(slot));
         BlockForward<T>(p, s, head, kv, output, stats, mine)
-            .run(row0, min_of(row0 + kQueryBlock, s.queries));
+            .run(s.queries * block / count, s.queries * (block + 1) / count);
     };
     if (by_head) {
         parallel(kv_tasks, slots, [&](i64 task, int slot) {
@@ -295,7 +275,7 @@ void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, 
             const i64 kv_head = task % p.kv_heads;
             const Head<T> kv = pack_head(p, s, kv_head, packed.get() + slot * size);
             for (i64 head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-                for (i64 row = 0; row < s.queries; row += kQueryBlock) rows(s, head, kv, row, slot);
+                for (i64 block = 0; block < blocks; ++block) run(s, head, kv, block, slot);
             }
         });
         return;
@@ -311,7 +291,7 @@ void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, 
         // The last rows first: under a causal mask they are the most work.
         const i64 block = blocks - 1 - task % blocks, head = task / blocks;
         const Sequence s = get_sequence(p, head / p.heads);
-        rows(s, head % p.heads, heads.get()[head / group], block * kQueryBlock, slot);
+        run(s, head % p.heads, heads.get()[head / group], block, slot);
     });
 }
 

@@ -9,9 +9,9 @@ namespace FUSEDNN_ISA {
 // Keys of a block. The scores of a panel of rows (14 x 256 floats, 14 KB) stay in L1, and K and V
 // of a block (64 KB each at 64 floats a row) in L2, where the panels of a block of rows find them.
 constexpr i64 kKeyBlock = 256;
-// Rows of queries that pass over the keys together: 8 or 9 panels, so that K and V come from memory
-// once for so many, and sums of 28 KB.
-constexpr i64 kQueryBlock = 112;
+// Most rows of queries that pass over the keys together: K and V come from memory once for so many,
+// and their sums take 32 KB.
+constexpr i64 kQueryBlock = 128;
 
 struct KeyRange {
     i64 begin, end;

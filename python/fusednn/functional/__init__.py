@@ -23,7 +23,7 @@ from .activation import (
     softsign,
     tanh,
 )
-from .attention import scaled_dot_product_attention
+from .attention import attention_weights, scaled_dot_product_attention
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .dense import linear
 from .dropout import dropout
@@ -42,6 +42,7 @@ from .pool import max_pool1d, max_pool2d, max_pool3d
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
+    "attention_weights",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
