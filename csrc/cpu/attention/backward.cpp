@@ -110,7 +110,7 @@ class HeadBackward {
         if (careful) {
             careful_product(layout, m, n, k, a, kGradStride, b, b_stride, out);
         } else {
-            product(layout, m, n, k, a, kGradStride, b, b_stride, out);
+            panel_product(layout, m, n, k, a, kGradStride, b, b_stride, out);
         }
     }
 

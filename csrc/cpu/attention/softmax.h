@@ -52,15 +52,28 @@ FUSEDNN_INLINE Vec<T> negative_infinity() {
     return broadcast(T(-__builtin_inf()));
 }
 
-// The largest lane.
-template <class T>
-FUSEDNN_INLINE T max_lanes(Vec<T> v) {
-    T lane[kLanes<T>];
-    __builtin_memcpy(lane, &v, sizeof v);
-    for (int half = kLanes<T> / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) lane[i] = max_of(lane[i], lane[i + half]);
+// Folds v[0 .. lanes) to one vector, lane i from v[i]: perfect shuffles as in transpose().
+template <class T, class Combine>
+FUSEDNN_INLINE Vec<T> fold_each(Vec<T> (&v)[kLanes<T>], const Combine& combine) {
+#pragma GCC unroll 4
+    for (int n = kLanes<T>; n > 1; n /= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < n / 2; ++i) {
+            v[i] = combine(interleave_low<T>(v[i], v[i + n / 2]),
+                           interleave_high<T>(v[i], v[i + n / 2]));
+        }
     }
-    return lane[0];
+    return v[0];
+}
+
+// Lane i of the result is the sum (the largest) of v[i]'s lanes. v is used up.
+template <class T>
+FUSEDNN_INLINE Vec<T> sum_each(Vec<T> (&v)[kLanes<T>]) {
+    return fold_each<T>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> max_each(Vec<T> (&v)[kLanes<T>]) {
+    return fold_each<T>(v, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); });
 }
 
 namespace detail {
@@ -164,12 +177,12 @@ FUSEDNN_INLINE void clip_scores(const ScoreRow<T>& row) {
     }
 }
 
-// The largest score, or `before`; NaN does not count.
+// The largest scores, lane by lane; NaN does not count.
 template <class T>
-FUSEDNN_INLINE T row_maximum(const ScoreRow<T>& row, T before) {
+FUSEDNN_INLINE Vec<T> row_maxima(const ScoreRow<T>& row) {
     constexpr int lanes = kLanes<T>;
     Vec<T> top[4];
-    for (int i = 0; i < 4; ++i) top[i] = broadcast(before);
+    for (int i = 0; i < 4; ++i) top[i] = negative_infinity<T>();
     const i64 last = row.last();
     i64 at = row.first();
     for (; at + 4 * lanes <= last; at += 4 * lanes) {
@@ -177,13 +190,34 @@ FUSEDNN_INLINE T row_maximum(const ScoreRow<T>& row, T before) {
         for (int i = 0; i < 4; ++i) top[i] = larger<T>(top[i], load(row.s + at + i * lanes));
     }
     for (; at < last; at += lanes) top[0] = larger<T>(top[0], load(row.s + at));
-    return max_lanes<T>(larger<T>(larger<T>(top[0], top[1]), larger<T>(top[2], top[3])));
+    return larger<T>(larger<T>(top[0], top[1]), larger<T>(top[2], top[3]));
 }
 
 // Where every score is -infinity, 0 takes the maximum's place: -inf - 0 is no NaN.
 template <class T>
 FUSEDNN_INLINE T finite_maximum(T maximum) {
     return maximum == T(-__builtin_inf()) ? T(0) : maximum;
+}
+
+template <class T>
+FUSEDNN_INLINE Vec<T> finite_maximum(Vec<T> maximum) {
+    return select<T>(maximum == negative_infinity<T>(), Vec<T>{}, maximum);
+}
+
+// Running maxima of up to kLanes rows: takes the rows' largest scores (lane by lane in tops, used
+// up), updates the maxima, and gives the factors for what was summed up before.
+template <class T>
+FUSEDNN_INLINE Vec<T> update_maxima(bool natural, Vec<T> (&tops)[kLanes<T>], Vec<T>& maxima) {
+    const Vec<T> before = maxima;
+    maxima = larger<T>(before, max_each<T>(tops));
+    const Vec<T> x = before - finite_maximum<T>(maxima);
+    return exp2_of_negative<T>(natural ? x * T(kLog2E) : x);
+}
+
+// 1 / sum, or 0 where no key was seen: else one weight at least is 1.
+template <class T>
+FUSEDNN_INLINE Vec<T> inverse_sums(Vec<T> sums) {
+    return select<T>(sums == Vec<T>{}, Vec<T>{}, T(1) / sums);
 }
 
 template <class T>
