@@ -60,7 +60,8 @@ class FewForward {
             dot_rows<decltype(count)::value>(p_.dim, state_.queries, state_.query_stride, k, first,
                                              end, key_factor(p_), buffer_);
         });
-        for (i64 i = 0; i < rows; ++i) weights(i, seen, key0, begin, end);
+        const ScoreSpan span = scores_.span(0, rows, keys, key0);
+        for (i64 i = 0; i < rows; ++i) weights(i, span);
         with_rows(rows, [&](auto count) {
             add_weighted<decltype(count)::value>(p_.value_dim, buffer_, v, begin, end, careful,
                                                  state_.sums_of_values, state_.value_stride);
@@ -89,30 +90,27 @@ class FewForward {
     }
 
   private:
-    void weights(i64 i, KeyRange seen, i64 key0, i64 begin, i64 end) {
-        const ScoreRow<T> row = scores_.row(i, seen, buffer_ + i * kFewStride, key0);
-        if (row.range.empty()) return fill_zero(row.s, begin, end);
-        scores_.mask(i, row, nullptr);
+    void weights(i64 i, const ScoreSpan& span) {
+        T* row = buffer_ + i * kFewStride;
+        scores_.mask(i, span, row, nullptr);
         const bool natural = is_natural(p_);
         Vec<T> tops[kLanes<T>];
-        tops[0] = row_maxima(row);
+        tops[0] = row_maxima(span, row);
         for (int lane = 1; lane < kLanes<T>; ++lane) tops[lane] = tops[0];
         Vec<T> maximum = broadcast(state_.maximum[i]);
         const Vec<T> decay = update_maxima<T>(natural, tops, maximum);
         state_.maximum[i] = maximum[0];
-        const Vec<T> sum = natural ? exponentials<true, true>(row, maximum[0], T(1))
-                                   : exponentials<false, true>(row, maximum[0], T(1));
+        const Vec<T> sum = natural ? exponentials<true, true>(span, row, maximum[0], T(1))
+                                   : exponentials<false, true>(span, row, maximum[0], T(1));
         state_.sums[i] = multiply_add(state_.sums[i], decay, sum);
         T* values = state_.sums_of_values + i * state_.value_stride;
         for (i64 at = 0; at < p_.value_dim; at += kLanes<T>) {
             store(values + at, load(values + at) * decay);
         }
-        fill_zero(row.s, begin, row.first());
-        fill_zero(row.s, row.last(), end);
         if (p_.dropout > 0) {
-            dropout_factors(p_, s_.number * p_.heads + head_, i, key0, row.range, keep_);
-            for (i64 at = row.first(); at < row.last(); at += kLanes<T>) {
-                store(row.s + at, load(row.s + at) * load(keep_ + at));
+            dropout_factors(p_, s_.number * p_.heads + head_, i, span.key0, span.keys, keep_);
+            for (i64 at = span.first<T>(); at < span.last<T>(); at += kLanes<T>) {
+                store(row + at, load(row + at) * load(keep_ + at));
             }
         }
     }

@@ -102,10 +102,12 @@ class BlockForward {
                 const KeyRange sees = s_.range(row0 + row, row0 + row + rows);
                 const KeyRange keys = intersect(sees, {key0, key0 + kKeyBlock});
                 if (keys.empty()) continue;
+                const i64 column = first_column<T>(keys);
                 scores_.multiply(queries_[row], queries_.stride, rows, keys,
-                                 kv_.keys + first_column<T>(keys) * p_.dim, first_column<T>(keys),
-                                 scratch_.scores, kScoreStride<T>);
-                panel_weights(row, rows, keys, !started[panel]);
+                                 kv_.keys + column * p_.dim, column, scratch_.scores,
+                                 kScoreStride<T>);
+                panel_weights(row, rows, scores_.span(row0 + row, rows, keys, column),
+                              !started[panel]);
                 panel_values(row, rows, keys, !started[panel], keys.end == sees.end);
                 started[panel] = true;
             }
@@ -116,60 +118,39 @@ class BlockForward {
     }
 
   private:
-    // Rows of a panel that share a vector of maxima.
-    static constexpr int kGroups = (kTileRows + kLanes<T> - 1) / kLanes<T>;
-
-    void panel_weights(i64 row, int rows, KeyRange keys, bool first) {
-        const i64 key0 = first_column<T>(keys);
-        ScoreRow<T> scores[kGroups * kLanes<T>];
+    void panel_weights(i64 row, int rows, const ScoreSpan& span, bool first) {
         T* maximum = scratch_.maximum + row;
         for (int group = 0; group < rows; group += kLanes<T>) {
+            const int count = min_of(rows - group, kLanes<T>);
             Vec<T> tops[kLanes<T>];
-            for (int lane = 0; lane < kLanes<T>; ++lane) {
-                const int r = group + lane;
-                tops[lane] = negative_infinity<T>();
-                if (r >= rows) continue;
-                const i64 i = row0_ + row + r;
-                scores[r] = scores_.row(i, keys, scratch_.scores + r * kScoreStride<T>, key0);
-                if (scores[r].range.empty()) continue;
-                scores_.mask(i, scores[r], nullptr);
-                tops[lane] = row_maxima(scores[r]);
+            for (int lane = 0; lane < kLanes<T>; ++lane) tops[lane] = negative_infinity<T>();
+            for (int lane = 0; lane < count; ++lane) {
+                T* scores = scratch_.scores + (group + lane) * kScoreStride<T>;
+                scores_.mask(row0_ + row + group + lane, span, scores, nullptr);
+                tops[lane] = row_maxima(span, scores);
             }
-            const i64 count = min_of(rows - group, kLanes<T>);
             Vec<T> maxima = first ? negative_infinity<T>() : load(maximum + group);
             store(scratch_.decay + group, update_maxima<T>(natural_, tops, maxima));
             store_partial(maximum + group, maxima, count);
         }
         for (int r = 0; r < rows; ++r) {
+            T* scores = scratch_.scores + r * kScoreStride<T>;
             T* sums = scratch_.sums + (row + r) * kLanes<T>;
-            Vec<T> sum = row_weights(row + r, scores[r], maximum[r], keys);
+            Vec<T> sum = natural_ ? exponentials<true, true>(span, scores, maximum[r], T(1))
+                                  : exponentials<false, true>(span, scores, maximum[r], T(1));
             if (!first) sum = multiply_add(load(sums), broadcast(scratch_.decay[r]), sum);
             store(sums, sum);
+            if (p_.dropout > 0) drop(row + r, span, scores);
         }
     }
 
-    // Scores become weights, and 0 beside the keys that the row sees; returns their sums by lane.
-    Vec<T> row_weights(i64 row, const ScoreRow<T>& scores, T maximum, KeyRange keys) {
-        const i64 begin = keys.begin - scores.key0, end = keys.end - scores.key0;
-        if (scores.range.empty()) {
-            fill_zero(scores.s, begin, end);
-            return Vec<T>{};
-        }
-        const Vec<T> sum = natural_ ? exponentials<true, true>(scores, maximum, T(1))
-                                    : exponentials<false, true>(scores, maximum, T(1));
-        fill_zero(scores.s, begin, scores.first());
-        fill_zero(scores.s, scores.last(), end);
-        if (p_.dropout > 0) drop(row, scores);
-        return sum;
-    }
-
-    void drop(i64 row, const ScoreRow<T>& scores) {
-        const i64 key0 = scores.key0 / kDropoutGroup * kDropoutGroup;
-        dropout_factors(p_, s_.number * p_.heads + head_, row0_ + row, key0, scores.range,
+    void drop(i64 row, const ScoreSpan& span, T* scores) {
+        const i64 key0 = span.key0 / kDropoutGroup * kDropoutGroup;
+        dropout_factors(p_, s_.number * p_.heads + head_, row0_ + row, key0, span.keys,
                         scratch_.keep);
-        const T* keep = scratch_.keep + (scores.key0 - key0);
-        for (i64 at = scores.first(); at < scores.last(); at += kLanes<T>) {
-            store(scores.s + at, load(scores.s + at) * load(keep + at));
+        const T* keep = scratch_.keep + (span.key0 - key0);
+        for (i64 at = span.first<T>(); at < span.last<T>(); at += kLanes<T>) {
+            store(scores + at, load(scores + at) * load(keep + at));
         }
     }
 

@@ -111,85 +111,91 @@ FUSEDNN_INLINE Mask<T> load_bytes(const std::uint8_t* p, i64 n) {
     return __builtin_convertvector(bytes, Mask<T>);
 }
 
-// One row of scores, that of key j at s[j - key0]. `range`: the keys it sees.
-template <class T>
-struct ScoreRow {
-    T* s;
+// Where the scores of some neighbouring rows lie: that of key j at row[j - key0]. All rows are
+// worked on as far as `keys` reach, which some row sees: that costs little where rows see keys of
+// their own (under a causal mask), and loops of one length for all are predicted.
+struct ScoreSpan {
     i64 key0;
-    KeyRange range;
+    KeyRange keys;
+    KeyRange inner;  // what all rows see
 
-    // The vectors that hold the range: from s + first() to s + last().
-    FUSEDNN_INLINE i64 first() const { return (range.begin - key0) / kLanes<T> * kLanes<T>; }
-    FUSEDNN_INLINE i64 last() const { return round_up(range.end - key0, kLanes<T>); }
+    // The vectors that hold the keys: from row + first() to row + last().
+    template <class T>
+    FUSEDNN_INLINE i64 first() const {
+        return (keys.begin - key0) / kLanes<T> * kLanes<T>;
+    }
+    template <class T>
+    FUSEDNN_INLINE i64 last() const {
+        return round_up(keys.end - key0, kLanes<T>);
+    }
 };
 
 // Softcap, mask and bias of row i. `slope` (or null) takes the derivative of the softcap.
 template <class T>
 inline void adjust_scores(const AttentionParams<T>& p, const MaskRows<std::uint8_t>& mask,
-                          const MaskRows<T>& bias, i64 i, const ScoreRow<T>& row, T* slope) {
+                          const MaskRows<T>& bias, i64 i, const ScoreSpan& span, T* row, T* slope) {
     constexpr int lanes = kLanes<T>;
-    const i64 first = row.first(), last = row.last();
+    const i64 first = span.first<T>(), last = span.last<T>(), end = span.keys.end - span.key0;
     if (p.softcap > 0) {
         const T cap = T(p.softcap), inverse = T(1 / p.softcap);
         for (i64 at = first; at < last; at += lanes) {
-            const Vec<T> t = vtanh<T>(load(row.s + at) * inverse);
-            store(row.s + at, t * cap);
+            const Vec<T> t = vtanh<T>(load(row + at) * inverse);
+            store(row + at, t * cap);
             if (slope) store(slope + at, T(1) - t * t);
         }
     }
-    const i64 end = row.range.end - row.key0;
     if (mask.data) {
-        const std::uint8_t* m = mask.data + i * mask.row + row.key0 * mask.col;
+        const std::uint8_t* m = mask.data + i * mask.row + span.key0 * mask.col;
         for (i64 at = first; at < last; at += lanes) {
             const Mask<T> allowed =
                 mask.col ? load_bytes<T>(m + at, end - at) : load_bytes<T>(m, 1)[0] - Mask<T>{};
-            store(row.s + at,
-                  select<T>(allowed != Mask<T>{}, load(row.s + at), negative_infinity<T>()));
+            store(row + at,
+                  select<T>(allowed != Mask<T>{}, load(row + at), negative_infinity<T>()));
         }
     }
     if (bias.data) {
-        const T* b = bias.data + i * bias.row + row.key0 * bias.col;
+        const T* b = bias.data + i * bias.row + span.key0 * bias.col;
         for (i64 at = first; at < last; at += lanes) {
             const Vec<T> add = !bias.col           ? broadcast(*b)
                                : end - at >= lanes ? load(b + at)
                                                    : load_partial(b + at, end - at);
             // A masked key's score may be NaN: chosen, not added.
-            const Vec<T> sum = load(row.s + at) + add;
-            store(row.s + at, select<T>(add == negative_infinity<T>(), add, sum));
+            const Vec<T> sum = load(row + at) + add;
+            store(row + at, select<T>(add == negative_infinity<T>(), add, sum));
         }
     }
 }
 
-// Scores beside the range, in the vectors that hold its ends, become -infinity.
+// Scores of keys that the row does not see become -infinity.
 template <class T>
-FUSEDNN_INLINE void clip_scores(const ScoreRow<T>& row) {
-    const i64 first = row.first(), last = row.last();
-    const i64 begin = row.range.begin - row.key0 - first;
-    const i64 end = row.range.end - row.key0 - (last - kLanes<T>);
+FUSEDNN_INLINE void clip_scores(const ScoreSpan& span, KeyRange range, T* row) {
+    constexpr int lanes = kLanes<T>;
     const Mask<T> index = lane_index<T>();
-    if (begin > 0) {
-        T* s = row.s + first;
-        store(s, select<T>(index < Int<T>(begin), negative_infinity<T>(), load(s)));
+    const i64 first = span.first<T>(), last = span.last<T>();
+    for (i64 at = first; at < span.inner.begin - span.key0; at += lanes) {
+        const Mask<T> behind = index >= Int<T>(range.begin - span.key0 - at);
+        store(row + at, select<T>(behind, load(row + at), negative_infinity<T>()));
     }
-    if (end < kLanes<T>) {
-        T* s = row.s + last - kLanes<T>;
-        store(s, select<T>(index >= Int<T>(end), negative_infinity<T>(), load(s)));
+    const i64 whole = max_of(span.inner.end - span.key0, i64(0)) / lanes * lanes;
+    for (i64 at = max_of(first, whole); at < last; at += lanes) {
+        const Mask<T> before = index < Int<T>(range.end - span.key0 - at);
+        store(row + at, select<T>(before, load(row + at), negative_infinity<T>()));
     }
 }
 
 // The largest scores, lane by lane; NaN does not count.
 template <class T>
-FUSEDNN_INLINE Vec<T> row_maxima(const ScoreRow<T>& row) {
+FUSEDNN_INLINE Vec<T> row_maxima(const ScoreSpan& span, const T* row) {
     constexpr int lanes = kLanes<T>;
     Vec<T> top[4];
     for (int i = 0; i < 4; ++i) top[i] = negative_infinity<T>();
-    const i64 last = row.last();
-    i64 at = row.first();
+    const i64 last = span.last<T>();
+    i64 at = span.first<T>();
     for (; at + 4 * lanes <= last; at += 4 * lanes) {
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) top[i] = larger<T>(top[i], load(row.s + at + i * lanes));
+        for (int i = 0; i < 4; ++i) top[i] = larger<T>(top[i], load(row + at + i * lanes));
     }
-    for (; at < last; at += lanes) top[0] = larger<T>(top[0], load(row.s + at));
+    for (; at < last; at += lanes) top[0] = larger<T>(top[0], load(row + at));
     return larger<T>(larger<T>(top[0], top[1]), larger<T>(top[2], top[3]));
 }
 
@@ -227,21 +233,21 @@ FUSEDNN_INLINE void fill_zero(T* p, i64 begin, i64 end) {
     for (; at < end; ++at) p[at] = T(0);
 }
 
-// s becomes exp(s - maximum) * factor (or without, if kPlain); returns their sums lane by lane.
+// Scores become exp(score - maximum) * factor (or without, if kPlain); returns their sums by lane.
 template <bool kNatural, bool kPlain, class T>
-FUSEDNN_INLINE Vec<T> exponentials(const ScoreRow<T>& row, T maximum, T factor) {
+FUSEDNN_INLINE Vec<T> exponentials(const ScoreSpan& span, T* row, T maximum, T factor) {
     constexpr int lanes = kLanes<T>;
     const Vec<T> top = broadcast(finite_maximum(maximum));
     const Vec<T> scale = broadcast(factor);
     Vec<T> sum{};
-    const i64 last = row.last();
-    for (i64 at = row.first(); at < last; at += lanes) {
-        Vec<T> x = load(row.s + at) - top;
+    const i64 last = span.last<T>();
+    for (i64 at = span.first<T>(); at < last; at += lanes) {
+        Vec<T> x = load(row + at) - top;
         if (kNatural) x *= T(kLog2E);
         Vec<T> e = exp2_of_negative<T>(x);
         if (!kPlain) e *= scale;
         sum += e;
-        store(row.s + at, e);
+        store(row + at, e);
     }
     return sum;
 }
