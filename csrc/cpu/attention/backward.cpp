@@ -56,7 +56,7 @@ class HeadBackward {
 
   private:
     void rows_block(const KeyBlock<T>& keys, i64 row0, i64 row1) {
-        const RowPanels panels(row1 - row0);
+        const RowPanels panels = row_panels(s_, row1 - row0);
         const KeyRange all = intersect(s_.range(row0, row1), keys.range);
         if (all.empty()) return;
         for (i64 panel = 0; panel < panels.count; ++panel) {

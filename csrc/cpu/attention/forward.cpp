@@ -92,7 +92,7 @@ class BlockForward {
         queries_ = in_place.stride == p_.dim
                        ? in_place
                        : dense_rows(in_place, row1 - row0, p_.dim, scratch_.queries);
-        const RowPanels panels(row1 - row0);
+        const RowPanels panels = row_panels(s_, row1 - row0);
         bool started[kQueryBlock] = {};
         const KeyRange all = s_.range(row0, row1);
         for (i64 key0 = all.begin / kKeyBlock * kKeyBlock; key0 < all.end; key0 += kKeyBlock) {
