@@ -11,6 +11,7 @@ void init_unfold(pybind11::module_& m);
 void init_dense(pybind11::module_& m);
 void init_activation(pybind11::module_& m);
 void init_loss(pybind11::module_& m);
+void init_attention(pybind11::module_& m);
 void init_optim(pybind11::module_& m);
 
 }  // namespace fusednn::bindings

@@ -31,5 +31,6 @@ PYBIND11_MODULE(_core, m) {
     bindings::init_dense(m);
     bindings::init_activation(m);
     bindings::init_loss(m);
+    bindings::init_attention(m);
     bindings::init_optim(m);
 }

@@ -23,6 +23,7 @@ from .activation import (
     softsign,
     tanh,
 )
+from .attention import attention_weights, scaled_dot_product_attention
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .dense import linear
@@ -43,6 +44,7 @@ from .pool import max_pool1d, max_pool2d, max_pool3d
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
+    "attention_weights",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
@@ -80,6 +82,7 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",
