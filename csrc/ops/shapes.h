@@ -16,6 +16,8 @@ using Shape = std::vector<i64>;
 
 Shape shape_of(const ArrayView& view);
 std::string text(const Shape& shape);  // "(2, 3, 4)"
+// " at index 3", " at index (0, 3)", or nothing where there is but one.
+std::string index_text(const Shape& shape, i64 flat);
 
 // a * b for sizes; Error "op: sizes overflow 64 bits" instead of a wrapped product.
 i64 checked_product(const char* op, i64 a, i64 b);

@@ -6,6 +6,7 @@ right below its forward.
 
 from .activation import (
     elu,
+    gelu,
     glu,
     hardsigmoid,
     hardswish,
@@ -23,9 +24,19 @@ from .activation import (
     softsign,
     tanh,
 )
+from .average import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    global_pool,
+)
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .dense import linear
 from .dropout import dropout
+from .embedding import embedding, rotary_angles, rotary_embedding
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -36,11 +47,31 @@ from .loss import (
     nll_loss,
     smooth_l1_loss,
 )
+from .norm import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .padding import flatten, one_hot, pad
-from .pool import max_pool1d, max_pool2d, max_pool3d
+from .pool import (
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    max_unpool1d,
+    max_unpool2d,
+)
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
@@ -50,14 +81,20 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "elu",
+    "embedding",
     "flatten",
     "fold",
+    "gelu",
+    "global_pool",
     "glu",
+    "group_norm",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
     "huber_loss",
+    "instance_norm",
     "l1_loss",
+    "layer_norm",
     "leaky_relu",
     "linear",
     "log_softmax",
@@ -65,6 +102,8 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
     "mish",
     "mse_loss",
     "nll_loss",
@@ -73,6 +112,9 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "rms_norm",
+    "rotary_angles",
+    "rotary_embedding",
     "selu",
     "sigmoid",
     "silu",
