@@ -87,15 +87,19 @@ struct ColumnSlice {
     FUSEDNN_INLINE void sums(double (&out)[N][kLanes<T>], const Term& term) const {
         const int left = count;
         CarefulSum<T> sum[N];
-        for (i64 row = 0; row < rows; ++row) {
-            Vec<T> v[N];
-            const i64 at = base + row * pitch;
-            if (left == kLanes<T>) {
-                term(at, [](const T* p) { return load(p); }, v);
-            } else {
-                term(at, [left](const T* p) { return load_partial(p, left); }, v);
+        for (i64 start = 0; start < rows; start += kStretch) {
+            Vec<T> part[N] = {};
+            for (i64 row = start; row < min_of(start + kStretch, rows); ++row) {
+                Vec<T> v[N];
+                const i64 at = base + row * pitch;
+                if (left == kLanes<T>) {
+                    term(at, [](const T* p) { return load(p); }, v);
+                } else {
+                    term(at, [left](const T* p) { return load_partial(p, left); }, v);
+                }
+                for (int n = 0; n < N; ++n) part[n] += v[n];
             }
-            for (int n = 0; n < N; ++n) sum[n].add(v[n]);
+            for (int n = 0; n < N; ++n) sum[n].add(part[n]);
         }
         for (int n = 0; n < N; ++n) {
             T lanes[kLanes<T>];
