@@ -223,7 +223,8 @@ def test_shapes_and_layouts(dtype):
     [
         (lambda: F.gelu(np.arange(3)), TypeError,
          "gelu: input has dtype int64, expected float32 or float64"),
-        (lambda: F.silu([1.0]), TypeError, "silu: input must be a NumPy array, got list"),
+        (lambda: F.silu([1.0]), TypeError,
+         "silu: input must be a Tensor or a NumPy array, got list"),
         (lambda: F.gelu(np.ones(2), "fast"), ValueError, "gelu: approximate='fast', expected"),
         (lambda: F.hardtanh(np.ones(2), 2.0, 1.0), ValueError, "hardtanh: min_val=2.0 must be"),
         (lambda: F.prelu(np.ones((2, 3)), np.ones(2)), ValueError,

@@ -18,7 +18,8 @@ template <>
 struct NormalFormat<float> {
     static constexpr std::uint32_t high_bits = 0xfffff000u;  // 12 of 24
     static constexpr float top = 14.5f, shift = 3.0f;        // beyond `top` the tail is 0
-    static constexpr int rest_terms = 6;
+    static constexpr float rest_terms[] = {1.0f,      1.0f,       1.0f / 2,  1.0f / 6,
+                                           1.0f / 24, 1.0f / 120, 1.0f / 720};
     static constexpr float mills[] = {
         0x1.754a76p-1f, -0x1.04c730p-1f, 0x1.d71386p-3f,   -0x1.8323a4p-5f,  -0x1.56d57ep-7f,
         0x1.c6a892p-8f, 0x1.0aa7a4p-10f, -0x1.f06b04p-11f, -0x1.abd934p-13f, 0x1.b2da08p-15f};
@@ -27,7 +28,7 @@ template <>
 struct NormalFormat<double> {
     static constexpr std::uint64_t high_bits = 0xfffffffff8000000u;  // 26 of 53
     static constexpr double top = 39.0, shift = 4.0;
-    static constexpr int rest_terms = 4;
+    static constexpr double rest_terms[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24};
     static constexpr double mills[] = {
         0x1.82b4bb8c94dcep-1,   -0x1.373e3a893c28ap-1,  0x1.8c6dbf2cfc307p-2,
         -0x1.7dff2bff6848dp-3,  0x1.eec4cc3e444afp-5,   -0x1.ee2761043992dp-8,
@@ -57,9 +58,7 @@ FUSEDNN_INLINE Normal<T> normal(Vec<T> x) {
     const Vec<T> high = bit_cast<Vec<T>>(bit_cast<Bits>(a) & Format::high_bits);
     const Vec<T> rest = (a - high) * (a + high) * T(-0.5);
     // e^rest, |rest| < 0.11 (float) or 3e-5 (double), by its series.
-    Vec<T> series = broadcast(T(1));
-#pragma GCC unroll 8
-    for (int n = Format::rest_terms; n > 0; --n) series = series * (rest / T(n)) + T(1);
+    const Vec<T> series = detail::polynomial(Format::rest_terms, rest);
     const Vec<T> e = vexp<T>(high * high * T(-0.5)) * series;
     const Vec<T> scale = T(1) / (a + Format::shift);
     const Vec<T> mills = detail::polynomial(Format::mills, (a - Format::shift) * scale) * scale;

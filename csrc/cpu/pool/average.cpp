@@ -88,6 +88,11 @@ void pool_row(const AvgPoolParams& p, const T* x, i64 row, T* line, const T* cou
     const bool vectors = vector_width(p);
     const i64 width = p.in_size[2], front = vectors ? p.pad : 0;
     T* const real = line + front;
+    const T divisor = T(row_divisor(p, d, h));
+    T* to = y + row * p.out_size[2];
+    if (!vectors && p.in_size[0] * p.in_size[1] == 1) {  // a whole plane's mean, or one axis
+        return sum_any_columns(p, x + plane * width, counts, divisor, to);
+    }
     bool first = true;
     for (i64 in_d = p.begin[0][d]; in_d < p.end[0][d]; ++in_d) {
         for (i64 in_h = p.begin[1][h]; in_h < p.end[1][h]; ++in_h) {
@@ -96,8 +101,6 @@ void pool_row(const AvgPoolParams& p, const T* x, i64 row, T* line, const T* cou
             first = false;
         }
     }
-    const T divisor = T(row_divisor(p, d, h));
-    T* to = y + row * p.out_size[2];
     if (!vectors) return sum_any_columns(p, real, counts, divisor, to);
     if (p.stride == 1) return sum_columns<T, 1>(p.kernel, p.out_size[2], line, counts, divisor, to);
     sum_columns<T, 2>(p.kernel, p.out_size[2], line, counts, divisor, to);

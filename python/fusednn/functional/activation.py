@@ -51,7 +51,8 @@ def _unary(
 ) -> Any:
     op = op or kernel
     if not isinstance(input, TensorBase):
-        return _core.unary_forward(op, kernel, input, a, b)
+        array = input if type(input) is ndarray else floats(op, input)
+        return _core.unary_forward(op, kernel, array, a, b)
     out = _core.unary_forward(op, kernel, input._data, a, b)
     if kernel in _BY_OUTPUT:
         return record(out, backward, (input,), (), (kernel, a, b), keep_output=True)

@@ -1,5 +1,21 @@
 """Whole networks, built of `nn`."""
 
 from .lenet import LeNet
+from .resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet34, resnet50
+from .vgg import VGG, vgg11, vgg13, vgg16, vgg19
 
-__all__ = ["LeNet"]
+__all__ = [
+    "VGG",
+    "BasicBlock",
+    "Bottleneck",
+    "LeNet",
+    "ResNet",
+    "resnet18",
+    "resnet20",
+    "resnet34",
+    "resnet50",
+    "vgg11",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+]

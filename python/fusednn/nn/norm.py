@@ -104,11 +104,15 @@ class _Running(_Affine):
         )
 
 
-class _BatchNorm(_Running):
-    """What the batch normalisations share."""
+class BatchNorm(_Running):
+    """What the batch normalisations of all dimensions share."""
 
-    def forward(self, input: Any) -> Any:
-        """(N, C, ...), the same shape; an empty batch leaves the statistics alone."""
+    def forward(self, input: Any, activation: str | None = None) -> Any:
+        """(N, C, ...), the same shape; an empty batch leaves the statistics alone.
+
+        activation="relu" applies ReLU in the same pass; a ReLU layer behind this one in a
+        Sequential is taken along in the same way.
+        """
         self._check_input(input)
         tracked = self.running_mean is not None
         momentum = 0.0
@@ -123,10 +127,11 @@ class _BatchNorm(_Running):
             self.training or not tracked,
             momentum,
             self.eps,
+            activation=activation,
         )
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(BatchNorm):
     """Normalises each channel of (N, C) or (N, C, L) over the batch; see `functional.batch_norm`.
 
     In evaluation by running statistics: running_mean, running_var and, an int64,
@@ -141,13 +146,13 @@ class BatchNorm1d(_BatchNorm):
     _ndims = (2, 3)
 
 
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(BatchNorm):
     """Normalises each channel of (N, C, H, W); see `BatchNorm1d`."""
 
     _ndims = (4,)
 
 
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(BatchNorm):
     """Normalises each channel of (N, C, D, H, W); see `BatchNorm1d`."""
 
     _ndims = (5,)
