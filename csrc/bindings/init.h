@@ -13,6 +13,7 @@ void init_norm(pybind11::module_& m);
 void init_embedding(pybind11::module_& m);
 void init_average(pybind11::module_& m);
 void init_loss(pybind11::module_& m);
+void init_attention(pybind11::module_& m);
 void init_optim(pybind11::module_& m);
 
 }  // namespace fusednn::bindings

@@ -33,5 +33,6 @@ PYBIND11_MODULE(_core, m) {
     bindings::init_embedding(m);
     bindings::init_average(m);
     bindings::init_loss(m);
+    bindings::init_attention(m);
     bindings::init_optim(m);
 }

@@ -146,6 +146,49 @@ struct CrossEntropyParams {
     bool input_is_log_prob;  // nll_loss: the input already holds log-probabilities
 };
 
+// ---- attention ----------------------------------------
+
+// Element (b, h, t, i) stands at data[b * batch + h * head + t * row + i].
+template <class T>
+struct HeadArray {
+    T* data;
+    i64 batch, head, row;
+};
+
+// softmax(scores) V with scores[i, j] = softcap(scale * <query i, key j>) + bias[i, j] for each
+// head. Which keys query i sees: of its sequence those j with i + offset - left <= j <= i + offset
+// + right and mask[i, j] != 0; offset is the surplus of keys if `lower_right`, else 0.
+template <class T>
+struct AttentionParams {
+    i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads: h reads h / (heads / kv_heads)
+    i64 queries, keys, dim, value_dim;
+    HeadArray<const T> query, key, value;
+    HeadArray<const std::uint16_t> key16, value16;  // bfloat16, in the place of null key and value
+    const std::uint8_t* mask;  // or null; strides of batch, head, query, key, the last one 0 or 1
+    i64 mask_stride[4];
+    const T* bias;  // likewise
+    i64 bias_stride[4];
+    bool lower_right;
+    i64 left, right;
+    const i64 *query_lengths, *key_lengths;  // (batch), or null: rows that are real
+    i64 sequences;                           // packed into the axes of queries and keys; else 1
+    const i64 *query_starts, *key_starts;    // sequences + 1 each, or null
+    double scale;
+    double softcap;  // 0: none; else cap * tanh(score / cap)
+    double dropout;  // probability that a weight becomes 0
+    std::uint64_t dropout_key;
+};
+
+// The results of attention's backward and what it reads besides the forward's arguments.
+template <class T>
+struct AttentionGradients {
+    HeadArray<const T> output, grad;  // of the forward, and of its output
+    const T* stats;                   // of the forward
+    HeadArray<T> query, key, value;   // key and value with kv_heads
+    T* bias;                          // or null
+    i64 bias_stride[4];               // of batch, head, query, key; 0 where it is broadcast
+};
+
 // ---- optim ----------------------------------------
 
 // One parameter tensor of `size` elements; state arrays have its shape.
@@ -284,6 +327,14 @@ struct KernelTable {
     void (*cross_entropy_forward)(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
     // dx = d(loss)/dx * scale[position] (scale is (outer, inner)).
     void (*cross_entropy_backward)(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+
+    // output (batch, heads, queries, value_dim). stats (2, batch, heads, queries) or null: what
+    // backward needs of each row, the maximum of its scores (in base 2 unless bias or softcap) and
+    // 1 / the sum of the exponentials above it (0: no key).
+    void (*attention_forward)(const AttentionParams<T>&, const HeadArray<T>& output, T* stats);
+    void (*attention_backward)(const AttentionParams<T>&, const AttentionGradients<T>&);
+    // weights (batch, heads, queries, keys): what the forward multiplies the values with.
+    void (*attention_weights)(const AttentionParams<T>&, const T* stats, T* weights);
 
     void (*sgd_step)(const SgdParams<T>&);
     void (*adam_step)(const AdamParams<T>&);

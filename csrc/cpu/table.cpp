@@ -43,6 +43,9 @@ namespace FUSEDNN_ISA {
      softmax_backward<T>,       \
      cross_entropy_forward<T>,  \
      cross_entropy_backward<T>, \
+     attention_forward<T>,      \
+     attention_backward<T>,     \
+     attention_weights<T>,      \
      sgd_step<T>,               \
      adam_step<T>,              \
      rmsprop_step<T>,           \

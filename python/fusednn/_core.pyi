@@ -312,6 +312,51 @@ def cross_entropy_backward(
 ) -> Array:
     """Gradient of sum(scale * losses) in input; scale has target's shape."""
 
+# ---- attention (bindings/attention.cpp) ----------------------------------------------------------
+# causal: 0 none, 1 upper left, 2 lower right. extra: None, or (window left, window right, softcap,
+# dropout, its key, lengths of queries, of keys, starts of packed queries, of keys).
+def attention_forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    want_stats: bool,
+    /,
+) -> tuple[Array, Array | None]:
+    """The output and, if wanted, what backward needs of each row."""
+
+def attention_backward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    grad: Array,
+    output: Array,
+    stats: Array,
+    want_mask: bool,
+    /,
+) -> tuple[Array, Array, Array, Array | None]:
+    """Gradients of query, key, value, and of an additive mask if wanted."""
+
+def attention_weights(
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    /,
+) -> Array: ...
+
 # ---- optim (bindings/optim.cpp) ------------------------------------------------------------------
 def sgd_step(
     param: Array,

@@ -24,6 +24,7 @@ from .activation import (
     softsign,
     tanh,
 )
+from .attention import attention_weights, scaled_dot_product_attention
 from .average import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -68,6 +69,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "attention_weights",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -115,6 +117,7 @@ __all__ = [
     "rms_norm",
     "rotary_angles",
     "rotary_embedding",
+    "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -120,7 +121,7 @@ def _neighbours(model: Module) -> list[tuple[str, str]]:
         if not isinstance(module, Sequential):
             continue
         children = [(f"{path}.{n}" if path else n, child) for n, child in module.named_children()]
-        for (first, a), (second, b) in zip(children, children[1:], strict=False):
+        for (first, a), (second, b) in itertools.pairwise(children):
             tracked = isinstance(b, BatchNorm) and b.running_mean is not None
             if isinstance(a, (_Conv, Linear)) and tracked:
                 found.append((first, second))
