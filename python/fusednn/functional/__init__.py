@@ -38,6 +38,7 @@ from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .dense import linear
 from .dropout import dropout
 from .embedding import embedding, rotary_angles, rotary_embedding
+from .heads import split_heads
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -126,6 +127,7 @@ __all__ = [
     "softmin",
     "softplus",
     "softsign",
+    "split_heads",
     "tanh",
     "unfold",
 ]

@@ -1,13 +1,17 @@
 """Whole networks, built of `nn`."""
 
+from .gpt import GPT, CausalSelfAttention, GPTBlock
 from .lenet import LeNet
 from .resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet34, resnet50
 from .vgg import VGG, vgg11, vgg13, vgg16, vgg19
 
 __all__ = [
+    "GPT",
     "VGG",
     "BasicBlock",
     "Bottleneck",
+    "CausalSelfAttention",
+    "GPTBlock",
     "LeNet",
     "ResNet",
     "resnet18",

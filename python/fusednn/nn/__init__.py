@@ -25,6 +25,7 @@ from .activation import (
     Softsign,
     Tanh,
 )
+from .attention import KVCache, MultiheadAttention
 from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .conv import Conv1d, Conv2d, Conv3d, Fold, Unfold
 from .dense import Flatten, Identity, Linear, Unflatten
@@ -69,6 +70,14 @@ from .pool import (
     MaxUnpool1d,
     MaxUnpool2d,
 )
+from .transformer import (
+    SinusoidalPositionalEncoding,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
     "ELU",
@@ -107,6 +116,7 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "KVCache",
     "L1Loss",
     "LayerNorm",
     "LeakyReLU",
@@ -123,6 +133,7 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
     "PReLU",
     "Parameter",
@@ -134,12 +145,18 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SinusoidalPositionalEncoding",
     "SmoothL1Loss",
     "Softmax",
     "Softmin",
     "Softplus",
     "Softsign",
     "Tanh",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Unflatten",
     "Unfold",
     "init",
