@@ -71,7 +71,7 @@ def naive_attention(layer: Any, q: Any, k: Any, v: Any, allowed: Any) -> tuple[A
     projected = []
     for i, (name, x) in enumerate(zip("qkv", (q, k, v), strict=True)):
         rows = slice(ends[i], ends[i + 1])
-        w = state[f"{name}_proj_weight"] if f"{name}_proj_weight" in state else None
+        w = state.get(f"{name}_proj_weight")
         w = state["in_proj_weight"][rows] if w is None else w
         projected.append(x.astype(np.float64) @ w.T + bias[rows])
     outs, weights = [], []
@@ -164,10 +164,9 @@ def test_rotary_attention_knows_distances_alone():
     plain = stirred(nn.MultiheadAttention(8, 2, batch_first=True)).eval()
     assert np.abs(layer(x, x, x)[0].numpy() - plain(x, x, x)[0].numpy()).max() > 1e-3
     order = np.random.default_rng(0).permutation(6)
-    np.testing.assert_allclose(
-        plain(x[:, order], x[:, order], x[:, order])[0].numpy(), plain(x, x, x)[0].numpy()[:, order],
-        **CLOSE,
-    )  # fmt: skip
+    mixed = x[:, order]
+    expected = plain(x, x, x)[0].numpy()[:, order]
+    np.testing.assert_allclose(plain(mixed, mixed, mixed)[0].numpy(), expected, **CLOSE)
 
 
 ATTENTION_CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [

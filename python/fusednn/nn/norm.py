@@ -140,7 +140,7 @@ class BatchNorm1d(BatchNorm):
     >>> from fusednn import nn
     >>> nn.BatchNorm1d(1, eps=0.0)(np.array([[1.0], [3.0]], np.float32))
     tensor([[-1.],
-            [ 1.]], requires_grad=True)
+            [ 1.]], grad_fn=<BatchNormBackward>)
     """
 
     _ndims = (2, 3)

@@ -43,7 +43,7 @@ class SinusoidalPositionalEncoding(Module):
 
     >>> from fusednn import nn
     >>> nn.SinusoidalPositionalEncoding(4)(np.zeros((2, 4)))[1]
-    tensor([0.8415, 0.5403, 0.0100, 0.9999], dtype=float64)
+    tensor([0.8415, 0.5403, 0.0100, 1.0000], dtype=float64)
     """
 
     def __init__(self, d_model: int, max_len: int = 5000, *, base: float = 10000.0) -> None:
