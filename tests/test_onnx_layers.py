@@ -92,7 +92,7 @@ def average_pool(a: Attributes, x: Any) -> list[Any]:
     ceil_mode = bool(a.get("ceil_mode", 0))
     if front == back and all(2 * p <= k for p, k in zip(front, kernel, strict=True)):
         return [op(x, kernel, strides, front, ceil_mode, include)]
-    # Sides that differ, or more than half a window: sums over what is padded by hand, and counts likewise.
+    # Sides that differ, or more than half a window: padded by hand, counts likewise.
     sides = [s for pair in reversed(list(zip(front, back, strict=True))) for s in pair]
     wide = F.pad(x, sides)
     ones = np.ones_like(wide) if include else F.pad(np.ones_like(x), sides)
