@@ -1,17 +1,24 @@
-"""Choosing the next token, and the loop of steps around it."""
+"""Choosing the next token, and the loops of steps around it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from .. import random
 from .._tensor.tape import Array, raw
 
-if TYPE_CHECKING:
-    from .gpt import GPT
+
+class Decoding(Protocol):
+    """A model in the middle of some texts."""
+
+    def __call__(self, tokens: Array | None, parents: Array | None) -> Array:
+        """Logits (rows, V) of what comes next, once `tokens` (rows,) are added.
+
+        parents (rows,): row i goes on from what was row parents[i]. Both None at the first step.
+        """
 
 
 class Sampler:
@@ -91,39 +98,71 @@ def padded_prompts(prompts: Sequence[Any], vocabulary: int) -> tuple[Array, Arra
     return ids, lengths
 
 
-def stream(
-    model: GPT,
-    ids: Array,
-    lengths: Array,
-    steps: int,
-    sampler: Sampler,
-    eos: int | None,
-    use_cache: bool,
+def sample(
+    decoding: Decoding, rows: int, steps: int, sampler: Sampler, eos: int | None
 ) -> Iterator[Array]:
-    """Yields (N,) tokens per step; -1 for rows that have ended."""
-    ended = np.zeros(len(ids), bool)
-    # Keys of padding (in front) are hidden. Without padding there is no mask.
-    ragged = bool((lengths != ids.shape[1]).any())
-    cache: list[Any] | None = None
-    for step in range(steps if len(ids) else 0):
-        total = ids.shape[1]
-        if total > model.block_size:
-            # Positions are learned for block_size tokens: later ones see a window that moves, and
-            # with it every position, so that nothing can be kept.
-            use_cache, cache = False, None
-        first = max(0, total - model.block_size)
-        new = total - 1 if cache is not None else first
-        if cache is None and use_cache:
-            cache = model.new_cache()
-        place = np.arange(total)
-        start = np.maximum(total - lengths - step, first)[:, None]
-        mask = (place[first:] >= start) if ragged else None
-        positions = np.maximum(place[new:] - start, 0)
-        logits = model.next_logits(ids[:, new:], mask, positions, cache)
-        tokens = sampler(logits)
+    """Yields (rows,) tokens per step; -1 for rows that have ended."""
+    ended = np.zeros(rows, bool)
+    tokens: Array | None = None
+    for _ in range(steps if rows else 0):
+        tokens = sampler(decoding(tokens, None))
         yield np.where(ended, -1, tokens)
         if eos is not None:
             ended = ended | (tokens == eos)
             if ended.all():
                 return
-        ids = np.concatenate([ids, tokens[:, None]], 1)
+
+
+def collect(steps: Iterator[Array], rows: int) -> list[Array]:
+    """What `sample` yields, row by row: int64 arrays up to where each ended."""
+    found: list[list[int]] = [[] for _ in range(rows)]
+    for tokens in steps:
+        for row, token in zip(found, tokens.tolist(), strict=True):
+            if token >= 0:
+                row.append(token)
+    return [np.array(row, np.int64) for row in found]
+
+
+def beam_search(
+    decoding: Decoding, rows: int, beams: int, steps: int, eos: int | None, length_penalty: float
+) -> list[Array]:
+    """The likeliest text of each row that keeping `beams` of them at every step finds.
+
+    decoding has rows * beams texts, those of a row side by side and alike at first. Texts are
+    compared by log-probability / length**length_penalty.
+    """
+    if beams < 1:
+        raise ValueError(f"generate: beams={beams}, expected at least 1")
+    scores = np.full((rows, beams), -np.inf)
+    scores[:, 0] = 0  # the others are copies
+    texts = np.zeros((rows, beams, 0), np.int64)
+    lengths = np.zeros((rows, beams), np.int64)
+    ended = np.zeros((rows, beams), bool)
+    tokens: Array | None = None
+    parents: Array | None = None
+    base = np.arange(rows)[:, None] * beams
+    for _ in range(steps if rows else 0):
+        logits = decoding(tokens, parents).astype(np.float64).reshape(rows, beams, -1)
+        top = logits.max(2, keepdims=True)
+        log_p = logits - top - np.log(np.exp(logits - top).sum(2, keepdims=True))
+        # A text that has ended goes on in one way only, for nothing.
+        log_p[ended] = -np.inf
+        log_p[ended, 0] = 0
+        total = scores[:, :, None] + log_p
+        size = np.where(ended, lengths, lengths + 1)[:, :, None]
+        rank = (total / size**length_penalty).reshape(rows, -1)
+        best = np.argsort(-rank, axis=1, kind="stable")[:, :beams]
+        own, chosen = best // log_p.shape[2], best % log_p.shape[2]
+        scores = np.take_along_axis(total.reshape(rows, -1), best, 1)
+        ended, lengths = (np.take_along_axis(one, own, 1) for one in (ended, lengths))
+        lengths = np.where(ended, lengths, lengths + 1)
+        texts = np.take_along_axis(texts, own[:, :, None], 1)
+        texts = np.concatenate([texts, chosen[:, :, None]], 2)
+        if eos is not None:
+            ended = ended | (chosen == eos)
+            if ended.all():
+                break
+        tokens, parents = chosen.reshape(-1), (base + own).reshape(-1)
+    final = scores / np.maximum(lengths, 1) ** length_penalty
+    winners = final.argmax(1)
+    return [texts[row, w, : lengths[row, w]].copy() for row, w in enumerate(winners)]

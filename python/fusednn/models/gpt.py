@@ -12,7 +12,7 @@ from .. import functional as F
 from .. import nn
 from .._tensor.mode import no_grad
 from .._tensor.tape import Array, raw
-from .generate import Sampler, padded_prompts, stream
+from .generate import Sampler, beam_search, collect, padded_prompts, sample
 
 _STD = 0.02
 
@@ -185,7 +185,8 @@ class GPT(nn.Module):
         """
         sampler = Sampler(temperature, top_k, top_p)
         ids, lengths = padded_prompts(prompts, self.vocab_size)
-        return stream(self, ids, lengths, max_new_tokens, sampler, eos, use_cache)
+        decoding = _Decoding(self, ids, lengths, use_cache)
+        return sample(decoding, len(ids), max_new_tokens, sampler, eos)
 
     def generate(
         self,
@@ -197,34 +198,66 @@ class GPT(nn.Module):
         top_p: float | None = None,
         eos: int | None = None,
         use_cache: bool = True,
+        beams: int | None = None,
+        length_penalty: float = 0.0,
     ) -> list[Array]:
         """Each prompt with what the model makes of it: int64 arrays, up to `eos` (included).
 
         prompts: token ids, of any lengths from 1 on. temperature 0 takes the likeliest token,
         otherwise logits / temperature are drawn from: of the top_k likeliest, and of the fewest
-        that together have a probability of top_p. Numbers are `manual_seed`'s. Texts longer than
-        block_size see their last block_size tokens. Keys and values are kept from step to step,
-        unless use_cache is False. Call in evaluation mode.
+        that together have a probability of top_p. Numbers are `manual_seed`'s. beams: nothing is
+        drawn, but the likeliest text sought among so many at a time, compared by log-probability /
+        length**length_penalty. Texts longer than block_size see their last block_size tokens. Keys
+        and values are kept from step to step, unless use_cache is False. Call in evaluation mode.
         """
         rows = [np.asarray(raw(one), np.int64) for one in prompts]
-        found: list[list[int]] = [[] for _ in rows]
-        for tokens in self.stream(
-            prompts, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, eos=eos,
-            use_cache=use_cache,
-        ):  # fmt: skip
-            for row, token in zip(found, tokens.tolist(), strict=True):
-                if token >= 0:
-                    row.append(token)
-        return [
-            np.concatenate([row, np.array(new, np.int64)])
-            for row, new in zip(rows, found, strict=True)
-        ]
+        if beams is None:
+            steps = self.stream(
+                prompts, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+                eos=eos, use_cache=use_cache,
+            )  # fmt: skip
+            found = collect(steps, len(rows))
+        else:
+            ids, lengths = padded_prompts(prompts, self.vocab_size)
+            ids, lengths = np.repeat(ids, beams, 0), np.repeat(lengths, beams, 0)
+            decoding = _Decoding(self, ids, lengths, use_cache)
+            found = beam_search(decoding, len(rows), beams, max_new_tokens, eos, length_penalty)
+        return [np.concatenate(pair) for pair in zip(rows, found, strict=True)]
 
-    def next_logits(
-        self, ids: Array, mask: Array | None, positions: Array, cache: list[nn.KVCache] | None
-    ) -> Array:
-        """Logits (N, vocab_size) behind the last of ids (N, T), as an array."""
+
+class _Decoding:
+    """Texts under way: ids (N, T) with padding in front of the shorter ones, and what is known."""
+
+    def __init__(self, model: GPT, ids: Array, lengths: Array, use_cache: bool) -> None:
+        self.model, self.ids, self.lengths = model, ids, lengths
+        self.use_cache = use_cache
+        self.cache: list[nn.KVCache] | None = None
+
+    def __call__(self, tokens: Array | None, parents: Array | None) -> Array:
+        if parents is not None:
+            self.ids = self.ids[parents]
+            for one in self.cache or ():
+                one.reorder(parents)
+        if tokens is not None:
+            self.ids = np.concatenate([self.ids, tokens[:, None]], 1)
+            self.lengths = self.lengths + 1
+        total, block = self.ids.shape[1], self.model.block_size
+        if total > block:
+            # Positions are learned for block_size tokens: later ones see a window that moves, and
+            # with it every position, so that nothing can be kept.
+            self.use_cache, self.cache = False, None
+        first = max(0, total - block)
+        new = total - 1 if self.cache is not None else first
+        if self.cache is None and self.use_cache:
+            self.cache = self.model.new_cache()
+        place = np.arange(total)
+        start = np.maximum(total - self.lengths, first)[:, None]
+        # Keys of padding are hidden. Without padding there is no mask.
+        mask = (place[first:] >= start) if (self.lengths != total).any() else None
+        positions = np.maximum(place[new:] - start, 0)
         with no_grad():
-            logits = raw(self(ids, positions=positions, mask=mask, cache=cache))
+            logits = raw(
+                self.model(self.ids[:, new:], positions=positions, mask=mask, cache=self.cache)
+            )
         last: Array = logits[:, -1]
         return last
