@@ -11,7 +11,18 @@ import threading
 import numpy as np
 import pytest
 
-from fusednn.bench import ceilings, compare, conv, machine, measure, peers, pool, records, runner
+from fusednn.bench import (
+    ceilings,
+    compare,
+    conv,
+    machine,
+    measure,
+    peers,
+    plot,
+    pool,
+    records,
+    runner,
+)
 from fusednn.bench import table as tables
 from fusednn.bench.ceilings import Ceilings
 from fusednn.bench.measure import Timing
@@ -76,6 +87,7 @@ def test_cases_are_matched_by_name_and_direction():
         (["--threads", "0"], "must be at least 1, got 0"),
         (["--budget", "inf"], "must be a positive number of seconds, got inf"),
         (["--direction", "bwd"], "invalid choice: 'bwd'"),
+        (["--plot", "f.txt"], "argument --plot: f.txt must end in .png, .pdf or .svg"),
         (["compare", "a.json"], "the following arguments are required: B.json"),
     ],
 )
@@ -91,6 +103,7 @@ def test_wrong_arguments(arguments, message, capsys):
     [
         (["--cases", "no such shape"], "no case matches 'no such shape'"),
         (["--json", "missing/out.json"], "its folder does not exist"),
+        (["--plot", "missing/out.png"], "its folder does not exist"),
         (["--threads", "100000"], "100000 threads asked for, but this process may use"),
     ],
 )
@@ -215,6 +228,29 @@ def test_an_interrupt_keeps_what_is_done(monkeypatch, quick, tmp_path):
     arguments = ["--op", "pool", "--peers", "none", "--budget", "0.01", "--json", str(path)]
     assert cli.run(parsed(*arguments)) == 130
     assert len(records.load(path).records) == 1
+
+
+@pytest.mark.parametrize("peer", ["numpy", None])
+def test_a_picture_of_a_run(peer, quick, tmp_path):
+    svg = tmp_path / "run.svg"
+    result, _ = runner.run(runner.Options(["pool"], "64x16x8x8", "both", 1, [], budget=0.01))
+    if peer:
+        result.records = [
+            dataclasses.replace(record, ratio_to_best_peer=0.5 + 2 * place, best_peer=peer)
+            for place, record in enumerate(result.records)
+        ]
+    plot.draw(svg, result)
+    text = svg.read_text()
+    assert text.count("<!-- maxpool 64x16x8x8") == 2
+    assert ("<!-- 0.50x numpy -->" in text) == (peer is not None)
+    assert ("<!-- 2.50x numpy -->" in text) == (peer is not None)
+    assert ("share of what" in text) == (peer is None)
+
+
+def test_a_picture_needs_matplotlib(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'fusednn\[plot\]'"):
+        plot.check(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.2, False), (3.5, True)])

@@ -17,15 +17,6 @@
 namespace fusednn {
 namespace FUSEDNN_ISA {
 
-// The weights of a problem: element (row, channel, kernel position) at w[row * row_stride + channel
-// * channel_stride + position]. tap[position] is the tap that reads it, or -1 for none.
-template <class T>
-struct ConvWeights {
-    const T* w;
-    i64 row_stride, channel_stride, volume;
-    const i64* tap;
-};
-
 // Tiles of this kind read every step-th element: 1 or 2.
 template <class T>
 FUSEDNN_INLINE bool channel_lanes_apply(const ConvProblem<T>& p) {

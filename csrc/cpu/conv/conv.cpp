@@ -10,6 +10,8 @@
 // product with dy as the source and the taps that reach the residue, w read as (C/groups, O, taps).
 #include "cpu/conv/channel_lanes.h"
 #include "cpu/conv/depthwise.h"
+#include "cpu/conv/few_channels.h"
+#include "cpu/conv/pixel_lanes.h"
 #include "cpu/conv/product.h"
 #include "cpu/conv/winograd.h"
 #include "cpu/kernels.h"
@@ -18,10 +20,6 @@ namespace fusednn {
 namespace FUSEDNN_ISA {
 
 namespace {
-
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
-    return size[0] * size[1] * size[2];
-}
 
 // Cycles that the two forms of the product take, counted in vectors: multiply-adds, packing, and
 // what each tile costs besides. The constants are measured (bench/lab/README.md).
@@ -64,38 +62,24 @@ FUSEDNN_INLINE void run_product(const ConvProblem<T>& p, const ConvWeights<T>& w
     }
 }
 
+// How the groups lie for the forward pass, or (transposed) for the input gradient.
+FUSEDNN_INLINE ConvGroups groups_of(const ConvParams& c, bool transposed) {
+    const i64 in = c.in_channels / c.groups, out = c.out_channels / c.groups;
+    const i64 x = in * volume(c.in_size), y = out * volume(c.out_size);
+    return {c.groups, transposed ? y : x, transposed ? x : y, in * out * volume(c.kernel)};
+}
+
+// The problem of another group than the first.
 template <class T>
-void conv_forward_group(const ConvParams& c, i64 group, const T* x, const T* w, const T* bias,
-                        T* y) {
-    const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
-    const i64 kernel_volume = volume(c.kernel), depth = channels * kernel_volume;
-    ConvProblem<T> p;
-    p.batch = c.batch;
-    p.src_plane = volume(c.in_size);
-    p.src_image = c.in_channels * p.src_plane;
-    p.src = x + group * channels * p.src_plane;
-    p.channels = channels;
-    p.dst_plane = volume(c.out_size);
-    p.dst_image = c.out_channels * p.dst_plane;
-    p.dst = y + group * rows * p.dst_plane;
-    p.rows = rows;
-    Workspace<i64> lists(c.kernel[0] + c.kernel[1] + c.kernel[2] + kernel_volume);
-    i64* offset = lists.get();
-    for (int axis = 0; axis < 3; ++axis) {
-        p.grid[axis] = p.dst_size[axis] = c.out_size[axis];
-        p.dst_start[axis] = 0;
-        p.dst_step[axis] = 1;
-        p.src_size[axis] = c.in_size[axis];
-        p.step[axis] = c.stride[axis];
-        p.taps[axis] = c.kernel[axis];
-        p.offset[axis] = offset;
-        for (i64 i = 0; i < c.kernel[axis]; ++i) *offset++ = i * c.dilation[axis] - c.pad[axis];
-    }
-    i64* tap = offset;
-    for (i64 t = 0; t < kernel_volume; ++t) tap[t] = t;
-    const T* weights = w + group * rows * depth;
-    run_product(p, ConvWeights<T>{weights, depth, kernel_volume, kernel_volume, tap},
-                MatrixA<T>{weights, depth, 1}, bias ? bias + group * rows : nullptr);
+FUSEDNN_INLINE ConvProblem<T> of_group(ConvProblem<T> p, const ConvGroups& groups, i64 group) {
+    p.src += group * groups.src;
+    p.dst += group * groups.dst;
+    return p;
+}
+template <class T>
+FUSEDNN_INLINE ConvWeights<T> of_group(ConvWeights<T> w, const ConvGroups& groups, i64 group) {
+    w.w += group * groups.weights;
+    return w;
 }
 
 // The weights of a group as the matrix of the input gradient: row c, column (o, t).
@@ -123,26 +107,36 @@ struct TransposedWeights {
     }
 };
 
-// One residue (start) of the input positions modulo the stride.
+// One residue (start) of the input positions modulo the stride, of group 0.
 template <class T>
-void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&start)[3], const T* dy,
-                                 const T* w, T* dx) {
-    const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
+struct ResidueProblem {
+    ConvProblem<T> problem;
+    ConvWeights<T> weights;
+    const i64* position;  // of each tap in the kernel
+};
+
+FUSEDNN_INLINE i64 residue_lists(const ConvParams& c) {
+    return 2 * (c.kernel[0] + c.kernel[1] + c.kernel[2] + volume(c.kernel));
+}
+
+// `list` holds residue_lists(c) elements.
+template <class T>
+ResidueProblem<T> residue_problem(const ConvParams& c, const i64 (&start)[3], const T* dy,
+                                  const T* w, T* dx, i64* list) {
+    const i64 channels = c.in_channels / c.groups;
     ConvProblem<T> p;
     p.batch = c.batch;
     p.src_plane = volume(c.out_size);
     p.src_image = c.out_channels * p.src_plane;
-    p.src = dy + group * rows * p.src_plane;
-    p.channels = rows;
+    p.src = dy;
+    p.channels = c.out_channels / c.groups;
     p.dst_plane = volume(c.in_size);
     p.dst_image = c.in_channels * p.dst_plane;
-    p.dst = dx + group * channels * p.dst_plane;
+    p.dst = dx;
     p.rows = channels;
 
     // Input position i meets output position q at tap k where i = q * stride + k * dilation - pad.
     const i64 kernel_volume = volume(c.kernel);
-    Workspace<i64> lists(2 * (c.kernel[0] + c.kernel[1] + c.kernel[2]) + 2 * kernel_volume);
-    i64* list = lists.get();
     i64* kernel_index[3];
     for (int axis = 0; axis < 3; ++axis) {
         i64* offset = list;
@@ -177,10 +171,8 @@ void conv_backward_input_residue(const ConvParams& c, i64 group, const i64 (&sta
             }
         }
     }
-    const ConvWeights<T> weights{w + group * rows * channels * kernel_volume, kernel_volume,
-                                 channels * kernel_volume, kernel_volume, tap};
-    run_product(p, weights, TransposedWeights<T>{weights, position, t},
-                static_cast<const T*>(nullptr));
+    return {p, ConvWeights<T>{w, kernel_volume, channels * kernel_volume, kernel_volume, tap},
+            position};
 }
 
 // Winograd's form of forward (`backward` false) or of the input gradient, group by group. False if
@@ -223,25 +215,61 @@ bool conv_winograd(const ConvParams& c, bool backward, const T* src, const T* w,
 
 template <class T>
 void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T* y) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_forward(c, x, w, bias, y);
     if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, false, x, w, bias, y)) return;
-    for (i64 group = 0; group < c.groups; ++group) conv_forward_group(c, group, x, w, bias, y);
+    Workspace<i64> lists(forward_lists(c));
+    const ForwardProblem<T> all = forward_problem(c, x, w, y, lists.get());
+    const ConvGroups groups = groups_of(c, false);
+    if (c.algorithm == ConvAlgorithm::direct) {
+        const bool depthwise = c.groups > 1 && c.groups == c.in_channels;
+        if (pixel_lanes_apply(all.problem) && (depthwise || all.problem.rows <= kFewChannels)) {
+            return conv_pixel_lanes(&all.problem, &all.weights, 1, groups, bias);
+        }
+        if (depthwise) return depthwise_forward(c, x, w, bias, y);
+        return few_channels_forward(c, x, w, bias, y);
+    }
+    for (i64 group = 0; group < c.groups; ++group) {
+        const ConvProblem<T> p = of_group(all.problem, groups, group);
+        const ConvWeights<T> weights = of_group(all.weights, groups, group);
+        run_product(p, weights, MatrixA<T>{weights.w, weights.row_stride, 1},
+                    bias ? bias + group * p.rows : nullptr);
+    }
 }
 
 template <class T>
 void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_input(c, dy, w, dx);
     if (c.algorithm == ConvAlgorithm::winograd &&
         conv_winograd(c, true, dy, w, static_cast<const T*>(nullptr), dx)) {
         return;
     }
+    const ConvGroups groups = groups_of(c, true);
+    const i64 columns = min_of(c.stride[2], c.in_size[2]), size = residue_lists(c);
+    Workspace<i64> lists(columns * size);
+    Workspace<ConvProblem<T>> problems(columns);
+    Workspace<ConvWeights<T>> weights(columns);
+    Workspace<const i64*> position(columns);
     i64 start[3];
-    for (i64 group = 0; group < c.groups; ++group) {
-        for (start[0] = 0; start[0] < min_of(c.stride[0], c.in_size[0]); ++start[0]) {
-            for (start[1] = 0; start[1] < min_of(c.stride[1], c.in_size[1]); ++start[1]) {
-                for (start[2] = 0; start[2] < min_of(c.stride[2], c.in_size[2]); ++start[2]) {
-                    conv_backward_input_residue(c, group, start, dy, w, dx);
-                }
+    for (start[0] = 0; start[0] < min_of(c.stride[0], c.in_size[0]); ++start[0]) {
+        for (start[1] = 0; start[1] < min_of(c.stride[1], c.in_size[1]); ++start[1]) {
+            for (start[2] = 0; start[2] < columns; ++start[2]) {
+                const ResidueProblem<T> one =
+                    residue_problem(c, start, dy, w, dx, lists.get() + start[2] * size);
+                problems.get()[start[2]] = one.problem;
+                weights.get()[start[2]] = one.weights;
+                position.get()[start[2]] = one.position;
+            }
+            if (columns == 0) continue;
+            if (c.algorithm == ConvAlgorithm::direct) {
+                conv_pixel_lanes(problems.get(), weights.get(), columns, groups,
+                                 static_cast<const T*>(nullptr));
+                continue;
+            }
+            for (i64 i = 0; i < columns * groups.count; ++i) {
+                const i64 residue = i % columns, group = i / columns;
+                const ConvProblem<T> p = of_group(problems.get()[residue], groups, group);
+                const ConvWeights<T> w_group = of_group(weights.get()[residue], groups, group);
+                run_product(p, w_group,
+                            TransposedWeights<T>{w_group, position.get()[residue], p.tap_count()},
+                            static_cast<const T*>(nullptr));
             }
         }
     }

@@ -8,8 +8,6 @@ namespace FUSEDNN_ISA {
 template <class T>
 void depthwise_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
 template <class T>
-void depthwise_backward_input(const ConvParams&, const T* dy, const T* w, T* dx);
-template <class T>
 void depthwise_backward_weight(const ConvParams&, const T* x, const T* dy, T* dw);
 
 }  // namespace FUSEDNN_ISA

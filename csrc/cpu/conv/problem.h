@@ -47,6 +47,58 @@ struct ConvProblem {
     }
 };
 
+// The weights of a problem: element (row, channel, kernel position) at w[row * row_stride + channel
+// * channel_stride + position]. tap[position] is the tap that reads it, or -1 for none.
+template <class T>
+struct ConvWeights {
+    const T* w;
+    i64 row_stride, channel_stride, volume;
+    const i64* tap;
+};
+
+FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
+    return size[0] * size[1] * size[2];
+}
+
+// The forward problem of group 0 and its weights; `lists` holds forward_lists(c) elements.
+template <class T>
+struct ForwardProblem {
+    ConvProblem<T> problem;
+    ConvWeights<T> weights;
+};
+
+FUSEDNN_INLINE i64 forward_lists(const ConvParams& c) {
+    return c.kernel[0] + c.kernel[1] + c.kernel[2] + volume(c.kernel);
+}
+
+template <class T>
+FUSEDNN_INLINE ForwardProblem<T> forward_problem(const ConvParams& c, const T* x, const T* w, T* y,
+                                                 i64* lists) {
+    const i64 kernel_volume = volume(c.kernel);
+    ConvProblem<T> p;
+    p.batch = c.batch;
+    p.src_plane = volume(c.in_size);
+    p.src_image = c.in_channels * p.src_plane;
+    p.src = x;
+    p.channels = c.in_channels / c.groups;
+    p.dst_plane = volume(c.out_size);
+    p.dst_image = c.out_channels * p.dst_plane;
+    p.dst = y;
+    p.rows = c.out_channels / c.groups;
+    for (int axis = 0; axis < 3; ++axis) {
+        p.grid[axis] = p.dst_size[axis] = c.out_size[axis];
+        p.dst_start[axis] = 0;
+        p.dst_step[axis] = 1;
+        p.src_size[axis] = c.in_size[axis];
+        p.step[axis] = c.stride[axis];
+        p.taps[axis] = c.kernel[axis];
+        p.offset[axis] = lists;
+        for (i64 i = 0; i < c.kernel[axis]; ++i) *lists++ = i * c.dilation[axis] - c.pad[axis];
+    }
+    for (i64 t = 0; t < kernel_volume; ++t) lists[t] = t;
+    return {p, ConvWeights<T>{w, p.depth(), kernel_volume, kernel_volume, lists}};
+}
+
 // Some columns in a row of the grid: up to `count` positions that differ in q[2] alone.
 struct GridRun {
     i64 image;

@@ -11,6 +11,7 @@
 // shape alone, and partial results are added in order: the same bits at any thread count.
 #include "cpu/conv/depthwise.h"
 #include "cpu/conv/pack.h"
+#include "cpu/conv/pixel_lanes.h"
 #include "cpu/gemm/engine.h"
 #include "cpu/kernels.h"
 
@@ -21,10 +22,6 @@ namespace {
 
 constexpr i64 kUnitPositions = 256;
 constexpr i64 kWantedTasks = 16;
-
-FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
-    return size[0] * size[1] * size[2];
-}
 
 template <class T>
 struct WeightGrad {
@@ -149,7 +146,11 @@ WeightGrad<T> describe(const ConvParams& c, const T* x, const T* dy, i64* offset
 
 template <class T>
 void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
-    if (c.algorithm == ConvAlgorithm::direct) return depthwise_backward_weight(c, x, dy, dw);
+    if (c.algorithm == ConvAlgorithm::direct) {
+        const bool unit = c.stride[1] == 1 && c.stride[2] == 1;
+        return unit ? pixel_lanes_backward_weight(c, x, dy, dw)
+                    : depthwise_backward_weight(c, x, dy, dw);
+    }
     Workspace<i64> offsets(c.kernel[0] + c.kernel[1] + c.kernel[2]);
     const WeightGrad<T> all = describe(c, x, dy, offsets.get());
     const i64 size = c.groups * all.rows * all.depth;

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusednn.bench.peers import PEERS
+from fusednn.cli.options import figure
 from fusednn.testing.cases import BENCH
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ than the rate counts and may pass 100 %.
 EXAMPLES = """\
 examples:
   python -m fusednn bench --op conv --direction fwd
-  python -m fusednn bench --cases '56x56.*k3' --threads 2 --json after.json
+  python -m fusednn bench --cases '56x56.*k3' --threads 2 --json after.json --plot after.png
   python -m fusednn bench compare before.json after.json
 """
 
@@ -102,6 +103,9 @@ def add_parser(subparsers: "Subparsers") -> argparse.ArgumentParser:
         "--budget", type=_seconds, default=1.2, metavar="S", help="seconds of timing a case (1.2)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument(
+        "--plot", type=figure, metavar="F.png", help="draw the ratios there (needs matplotlib)"
+    )
     actions = parser.add_subparsers(dest="bench_action", metavar="", title="comparing two runs")
     compare = actions.add_parser(
         "compare",
@@ -118,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     """0 if everything asked for was measured, 1 if an answer was wrong, 2 for bad arguments."""
     if args.bench_action == "compare":
         return _compare(args.a, args.b)
-    from fusednn.bench import runner, table
+    from fusednn.bench import plot, runner, table
 
     if args.json and not args.json.absolute().parent.is_dir():
         return _refuse(f"--json {args.json}: its folder does not exist")
@@ -128,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
     if not runner.selected(options):
         return _refuse(f"no case matches {args.cases!r}")
     try:
+        if args.plot:
+            plot.check(args.plot)
         result, wrong = runner.run(options)
     except ValueError as error:
         return _refuse(str(error))
@@ -135,6 +141,8 @@ def run(args: argparse.Namespace) -> int:
         print(table.summary(result.records))
     if args.json:
         result.save(args.json)
+    if args.plot and result.records:
+        plot.draw(args.plot, result)
     return 130 if "interrupted" in wrong else int(bool(wrong))
 
 

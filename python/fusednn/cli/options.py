@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 
 def positive(text: str) -> int:
@@ -21,6 +22,14 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def figure(text: str) -> Path:
+    """The path of a picture to write."""
+    path = Path(text)
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise argparse.ArgumentTypeError(f"{text} must end in .png, .pdf or .svg")
+    return path
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

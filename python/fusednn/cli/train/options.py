@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..options import add_device, add_seed, add_threads, positive
+from ..options import add_device, add_seed, add_threads, figure, positive
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 _TAKEN_OVER = ("batch_size", "lr", "seed", "limit")  # what makes a run the run it is
@@ -28,13 +28,6 @@ def _rate(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
-
-
-def _figure(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise argparse.ArgumentTypeError(f"{text} must end in .png, .pdf or .svg")
-    return path
 
 
 def add_options(parser: argparse.ArgumentParser, data: list[str]) -> None:
@@ -66,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser, data: list[str]) -> None:
     )
     parser.add_argument(
         "--plot",
-        type=_figure,
+        type=figure,
         metavar="F.png",
         help="draw the learning curves there (needs matplotlib)",
     )
