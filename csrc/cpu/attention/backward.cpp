@@ -56,7 +56,7 @@ class HeadBackward {
 
   private:
     void rows_block(const KeyBlock<T>& keys, i64 row0, i64 row1) {
-        const RowPanels panels(row1 - row0);
+        const RowPanels panels = row_panels(s_, row1 - row0);
         const KeyRange all = intersect(s_.range(row0, row1), keys.range);
         if (all.empty()) return;
         for (i64 panel = 0; panel < panels.count; ++panel) {
@@ -80,17 +80,16 @@ class HeadBackward {
                              keys.packed_keys, key0, weights, kGradStride);
             multiply_values(p_, inputs_, row, rows, seen, keys, slopes);
         }
+        const ScoreSpan span = scores_.span(row, rows, seen, key0);
+        const i64 begin = all.begin - key0, end = round_up(all.end - key0, kLanes<T>);
+        const i64 first = seen.empty() ? end : span.first<T>();
+        const i64 last = seen.empty() ? end : span.last<T>();
         for (i64 i = row; i < row + rows; ++i, weights += kGradStride, slopes += kGradStride) {
-            const ScoreRow<T> scores = scores_.row(i, seen, weights, key0);
-            const i64 begin = all.begin - key0, end = all.end - key0;
-            i64 first = end, last = end;
-            if (!scores.range.empty()) {
-                const RowRest<T> rest = row_gradients(p_, scores_, inputs_, dropout_head_, i,
-                                                      scores, slopes, T(p_.scale), true, scratch_);
+            if (!seen.empty()) {
+                const RowRest<T> rest = row_gradients(p_, scores_, inputs_, dropout_head_, i, span,
+                                                      weights, slopes, T(p_.scale), true, scratch_);
                 if (rest.peak.key >= 0) peaks_[i] = rest.peak;
                 rest_[i] += double(rest.sum);
-                first = scores.first();
-                last = scores.last();
             }
             T* const both[] = {weights, slopes};
             for (T* x : both) {
@@ -110,7 +109,7 @@ class HeadBackward {
         if (careful) {
             careful_product(layout, m, n, k, a, kGradStride, b, b_stride, out);
         } else {
-            product(layout, m, n, k, a, kGradStride, b, b_stride, out);
+            panel_product(layout, m, n, k, a, kGradStride, b, b_stride, out);
         }
     }
 

@@ -50,19 +50,16 @@ class BiasRows {
         scores_.multiply(inputs_.queries[row], inputs_.queries.stride, rows, seen, keys.packed_keys,
                          key0, scratch_.weights, kGradStride);
         multiply_values(call_.p, inputs_, row, rows, seen, keys, scratch_.slopes);
-        for (int r = 0; r < rows; ++r) {
-            T* ds = scratch_.slopes + r * kGradStride;
-            const ScoreRow<T> scores =
-                scores_.row(row + r, seen, scratch_.weights + r * kGradStride, key0);
-            if (scores.range.empty()) continue;
-            const RowRest<T> rest =
-                row_gradients(call_.p, scores_, inputs_, s_.number * call_.p.heads + head_, row + r,
-                              scores, ds, T(1), false, scratch_);
+        const ScoreSpan span = scores_.span(row, rows, seen, key0);
+        for (i64 i = row; i < row + rows; ++i) {
+            T* ds = scratch_.slopes + (i - row) * kGradStride;
+            const RowRest<T> rest = row_gradients(
+                call_.p, scores_, inputs_, s_.number * call_.p.heads + head_, i, span,
+                scratch_.weights + (i - row) * kGradStride, ds, T(1), false, scratch_);
             if (rest.peak.key >= 0) {
-                ds[rest.peak.key - key0] =
-                    call_.peak_gradient(call_.first_row(s_, head_) + row + r);
+                ds[rest.peak.key - key0] = call_.peak_gradient(call_.first_row(s_, head_) + i);
             }
-            add_row(row + r, scores.range, ds - key0);
+            add_row(i, seen, ds - key0);
         }
     }
 

@@ -6,6 +6,7 @@
 //   2. masks; the rows' maxima so far; exponentials P; the sums so far
 //   3. sums O = O * decay + P V; at the row's last block, O / sum goes to the output
 #include "cpu/attention/dropout.h"
+#include "cpu/attention/few.h"
 #include "cpu/attention/scores.h"
 #include "cpu/kernels.h"
 
@@ -91,12 +92,8 @@ class BlockForward {
         queries_ = in_place.stride == p_.dim
                        ? in_place
                        : dense_rows(in_place, row1 - row0, p_.dim, scratch_.queries);
-        const RowPanels panels(row1 - row0);
+        const RowPanels panels = row_panels(s_, row1 - row0);
         bool started[kQueryBlock] = {};
-        for (i64 i = 0; i < row1 - row0; ++i) {
-            scratch_.maximum[i] = T(-__builtin_inf());
-            store(scratch_.sums + i * kLanes<T>, Vec<T>{});
-        }
         const KeyRange all = s_.range(row0, row1);
         for (i64 key0 = all.begin / kKeyBlock * kKeyBlock; key0 < all.end; key0 += kKeyBlock) {
             for (i64 panel = 0; panel < panels.count; ++panel) {
@@ -105,10 +102,12 @@ class BlockForward {
                 const KeyRange sees = s_.range(row0 + row, row0 + row + rows);
                 const KeyRange keys = intersect(sees, {key0, key0 + kKeyBlock});
                 if (keys.empty()) continue;
+                const i64 column = first_column<T>(keys);
                 scores_.multiply(queries_[row], queries_.stride, rows, keys,
-                                 kv_.keys + first_column<T>(keys) * p_.dim, first_column<T>(keys),
-                                 scratch_.scores, kScoreStride<T>);
-                panel_weights(row, rows, keys);
+                                 kv_.keys + column * p_.dim, column, scratch_.scores,
+                                 kScoreStride<T>);
+                panel_weights(row, rows, scores_.span(row0 + row, rows, keys, column),
+                              !started[panel]);
                 panel_values(row, rows, keys, !started[panel], keys.end == sees.end);
                 started[panel] = true;
             }
@@ -119,62 +118,58 @@ class BlockForward {
     }
 
   private:
-    ScoreRow<T> score_row(int r, i64 row, KeyRange keys) const {
-        return scores_.row(row0_ + row + r, keys, scratch_.scores + r * kScoreStride<T>,
-                           first_column<T>(keys));
-    }
-
-    void panel_weights(i64 row, int rows, KeyRange keys) {
+    void panel_weights(i64 row, int rows, const ScoreSpan& span, bool first) {
         T* maximum = scratch_.maximum + row;
-        T before[kTileRows];
-        for (int r = 0; r < rows; ++r) {
-            before[r] = maximum[r];
-            const ScoreRow<T> scores = score_row(r, row, keys);
-            if (scores.range.empty()) continue;
-            scores_.mask(row0_ + row + r, scores, nullptr);
-            maximum[r] = row_maximum(scores, maximum[r]);
-        }
-        for (int r = 0; r < rows; ++r) {
-            const T x = before[r] - finite_maximum(maximum[r]);
-            scratch_.decay[r] = exp2_of_negative<T>(broadcast(natural_ ? x * T(kLog2E) : x))[0];
-        }
-        const i64 end = keys.end - first_column<T>(keys),
-                  begin = keys.begin - first_column<T>(keys);
-        for (int r = 0; r < rows; ++r) {
-            const ScoreRow<T> scores = score_row(r, row, keys);
-            if (scores.range.empty()) {
-                fill_zero(scores.s, begin, end);
-                continue;
+        for (int group = 0; group < rows; group += kLanes<T>) {
+            const int count = min_of(rows - group, kLanes<T>);
+            Vec<T> tops[kLanes<T>];
+            for (int lane = 0; lane < kLanes<T>; ++lane) tops[lane] = negative_infinity<T>();
+            for (int lane = 0; lane < count; ++lane) {
+                T* scores = scratch_.scores + (group + lane) * kScoreStride<T>;
+                scores_.mask(row0_ + row + group + lane, span, scores, nullptr);
+                tops[lane] = row_maxima(span, scores);
             }
-            const Vec<T> sum = natural_ ? exponentials<true, true>(scores, maximum[r], T(1))
-                                        : exponentials<false, true>(scores, maximum[r], T(1));
+            Vec<T> maxima = first ? negative_infinity<T>() : load(maximum + group);
+            store(scratch_.decay + group, update_maxima<T>(natural_, tops, maxima));
+            store_partial(maximum + group, maxima, count);
+        }
+        for (int r = 0; r < rows; ++r) {
+            T* scores = scratch_.scores + r * kScoreStride<T>;
             T* sums = scratch_.sums + (row + r) * kLanes<T>;
-            store(sums, multiply_add(load(sums), broadcast(scratch_.decay[r]), sum));
-            fill_zero(scores.s, begin, scores.first());
-            fill_zero(scores.s, scores.last(), end);
-            if (p_.dropout > 0) drop(row + r, scores);
+            Vec<T> sum = natural_ ? exponentials<true, true>(span, scores, maximum[r], T(1))
+                                  : exponentials<false, true>(span, scores, maximum[r], T(1));
+            if (!first) sum = multiply_add(load(sums), broadcast(scratch_.decay[r]), sum);
+            store(sums, sum);
+            if (p_.dropout > 0) drop(row + r, span, scores);
         }
     }
 
-    void drop(i64 row, const ScoreRow<T>& scores) {
-        const i64 key0 = scores.key0 / kDropoutGroup * kDropoutGroup;
-        dropout_factors(p_, s_.number * p_.heads + head_, row0_ + row, key0, scores.range,
+    void drop(i64 row, const ScoreSpan& span, T* scores) {
+        const i64 key0 = span.key0 / kDropoutGroup * kDropoutGroup;
+        dropout_factors(p_, s_.number * p_.heads + head_, row0_ + row, key0, span.keys,
                         scratch_.keep);
-        const T* keep = scratch_.keep + (scores.key0 - key0);
-        for (i64 at = scores.first(); at < scores.last(); at += kLanes<T>) {
-            store(scores.s + at, load(scores.s + at) * load(keep + at));
+        const T* keep = scratch_.keep + (span.key0 - key0);
+        for (i64 at = span.first<T>(); at < span.last<T>(); at += kLanes<T>) {
+            store(scores + at, load(scores + at) * load(keep + at));
         }
     }
 
     // 1 / the sum of each row's weights, to the scratch and the stats.
     void panel_finish(i64 row, int rows) {
-        for (int r = 0; r < rows; ++r) {
-            const T sum = sum_lanes<T>(load(scratch_.sums + (row + r) * kLanes<T>));
-            // No key: at least one weight would be 1.
-            scratch_.inverse[r] = sum == T(0) ? T(0) : T(1) / sum;
+        for (int group = 0; group < rows; group += kLanes<T>) {
+            const i64 count = min_of(rows - group, kLanes<T>);
+            Vec<T> sums[kLanes<T>];
+            for (int lane = 0; lane < kLanes<T>; ++lane) {
+                sums[lane] = lane < count ? load(scratch_.sums + (row + group + lane) * kLanes<T>)
+                                          : Vec<T>{};
+            }
+            const Vec<T> inverse = inverse_sums<T>(sum_each<T>(sums));
+            store(scratch_.inverse + group, inverse);
             if (!maximum_out_) continue;
-            maximum_out_[row0_ + row + r] = finite_maximum(scratch_.maximum[row + r]);
-            inverse_out_[row0_ + row + r] = scratch_.inverse[r];
+            const i64 i = row0_ + row + group;
+            store_partial(maximum_out_ + i, finite_maximum<T>(load(scratch_.maximum + row + group)),
+                          count);
+            store_partial(inverse_out_ + i, inverse, count);
         }
     }
 
@@ -198,13 +193,15 @@ class BlockForward {
             careful_product(Layout::rows, rows, p_.value_dim, count, weights, kScoreStride<T>,
                             kv_.values[keys.begin], kv_.values.stride, out);
         } else {
-            product(Layout::rows, rows, p_.value_dim, count, weights, kScoreStride<T>,
-                    kv_.values[keys.begin], kv_.values.stride, out);
+            panel_product(Layout::rows, rows, p_.value_dim, count, weights, kScoreStride<T>,
+                          kv_.values[keys.begin], kv_.values.stride, out);
         }
     }
 
     // Rows that see no key of the sequence.
     void panel_nothing(i64 row, int rows) {
+        fill_zero(scratch_.maximum, row, row + rows);
+        fill_zero(scratch_.sums, row * kLanes<T>, (row + rows) * kLanes<T>);
         panel_finish(row, rows);
         for (int r = 0; r < rows; ++r) {
             fill_zero(output_ + (row0_ + row + r) * output_stride_, 0, p_.value_dim);
@@ -250,6 +247,7 @@ void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, 
               group = p.heads / max_of(p.kv_heads, i64(1));
     const i64 blocks = ceil_div(p.queries, kQueryBlock);
     if (kv_tasks * group * blocks == 0) return;
+    if (few_queries(p)) return few_forward(p, output, stats);
     const i64 visible = min_of(p.left, p.keys) + min_of(p.right, p.keys);
     const i64 cost = p.batch * p.heads * p.queries * min_of(visible + 1, p.keys) * 2 *
                      (p.dim + p.value_dim + 16);

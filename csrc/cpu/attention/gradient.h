@@ -172,17 +172,17 @@ namespace detail {
 
 // peak: the place of the weight above 1/2, if it is here; its dS becomes 0.
 template <bool kPeaked, class T>
-FUSEDNN_INLINE Vec<T> score_gradients(const ScoreRow<T>& row, T* ds, const T* keep, const T* slopes,
-                                      T dot, T scale, i64& peak) {
+FUSEDNN_INLINE Vec<T> score_gradients(const ScoreSpan& span, T* row, T* ds, const T* keep,
+                                      const T* slopes, T dot, T scale, i64& peak) {
     Vec<T> sum{};
     Mask<T> places = Mask<T>{} - 1;
-    for (i64 at = row.first(), last = row.last(); at < last; at += kLanes<T>) {
-        const Vec<T> w = load(row.s + at);
+    for (i64 at = span.first<T>(), last = span.last<T>(); at < last; at += kLanes<T>) {
+        const Vec<T> w = load(row + at);
         Vec<T> dp = load(ds + at);
         if (keep) {
             const Vec<T> factor = load(keep + at);
             dp *= factor;
-            store(row.s + at, w * factor);
+            store(row + at, w * factor);
         }
         // A key without weight may hold NaN.
         Vec<T> x = select<T>(w == Vec<T>{}, Vec<T>{}, w * (dp - dot));
@@ -209,23 +209,23 @@ FUSEDNN_INLINE Vec<T> score_gradients(const ScoreRow<T>& row, T* ds, const T* ke
 template <class T>
 inline RowRest<T> row_gradients(const AttentionParams<T>& p, const Scores<T>& scores,
                                 const HeadInputs<T>& inputs, i64 dropout_head, i64 i,
-                                const ScoreRow<T>& row, T* ds, T scale, bool softcap,
+                                const ScoreSpan& span, T* row, T* ds, T scale, bool softcap,
                                 const GradientScratch<T>& scratch) {
     T* const slopes = p.softcap > 0 ? scratch.softcap_slopes : nullptr;
-    scores.mask(i, row, slopes);
+    scores.mask(i, span, row, slopes);
     const T inverse = inputs.inverse[i];
-    known_weights(is_natural(p), row, inputs.maximum[i], inverse);
+    known_weights(is_natural(p), span, row, inputs.maximum[i], inverse);
     T* const keep = p.dropout > 0 ? scratch.keep : nullptr;
-    if (keep) dropout_factors(p, dropout_head, i, row.key0, row.range, keep);
+    if (keep) dropout_factors(p, dropout_head, i, span.key0, span.keys, keep);
     const T *used = softcap ? slopes : nullptr, dot = inputs.dots[i];
     RowRest<T> rest{{-1, T(1)}, T(0)};
     i64 place = -1;
     if (inverse > T(0.5)) {
-        rest.sum =
-            sum_lanes<T>(detail::score_gradients<true>(row, ds, keep, used, dot, scale, place));
-        if (place >= 0) rest.peak = {row.key0 + place, slopes ? slopes[place] : T(1)};
+        rest.sum = sum_lanes<T>(
+            detail::score_gradients<true>(span, row, ds, keep, used, dot, scale, place));
+        if (place >= 0) rest.peak = {span.key0 + place, slopes ? slopes[place] : T(1)};
     } else {
-        detail::score_gradients<false>(row, ds, keep, used, dot, scale, place);
+        detail::score_gradients<false>(span, row, ds, keep, used, dot, scale, place);
     }
     return rest;
 }

@@ -17,14 +17,28 @@ FUSEDNN_INLINE i64 packed_size(i64 rows, i64 dim) {
 // that the last panel lacks are 0.
 template <class T>
 inline void pack_transposed(const Rows<T>& rows, i64 count, i64 dim, T factor, T* dst) {
-    const Vec<T> scale = broadcast(factor);
-    for (i64 row = 0; row < count; row += kTileCols<T>) {
-        T* panel = dst + row * dim;
-        pack_cols(dim, min_of(count - row, i64(kTileCols<T>)), rows[row], i64(1), rows.stride,
-                  panel);
-        if (factor == T(1)) continue;
-        for (i64 at = 0; at < dim * kTileCols<T>; at += kLanes<T>) {
-            store(panel + at, load(panel + at) * scale);
+    constexpr int lanes = kLanes<T>;
+    for (i64 row0 = 0; row0 < count; row0 += kTileCols<T>) {
+        T* panel = dst + row0 * dim;
+        for (int v = 0; v < kTileVecs; ++v, panel += lanes) {
+            const i64 first = row0 + v * lanes;
+            i64 i = 0;
+            for (; i + lanes <= dim; i += lanes) {
+                Vec<T> block[lanes];
+#pragma GCC unroll 16
+                for (int j = 0; j < lanes; ++j) {
+                    block[j] = first + j < count ? load(rows[first + j] + i) * factor : Vec<T>{};
+                }
+                transpose<T>(block);
+#pragma GCC unroll 16
+                for (int j = 0; j < lanes; ++j) store(panel + (i + j) * kTileCols<T>, block[j]);
+            }
+            for (; i < dim; ++i) {
+                for (int j = 0; j < lanes; ++j) {
+                    panel[i * kTileCols<T> + j] =
+                        first + j < count ? rows[first + j][i] * factor : T(0);
+                }
+            }
         }
     }
 }

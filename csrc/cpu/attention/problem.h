@@ -13,6 +13,9 @@ constexpr i64 kKeyBlock = 256;
 // and their sums take 32 KB.
 constexpr i64 kQueryBlock = 128;
 
+// Up to so many rows a diagonal decides how they are cut.
+constexpr i64 kDiagonalRows = 128;
+
 struct KeyRange {
     i64 begin, end;
     FUSEDNN_INLINE bool empty() const { return begin >= end; }
@@ -61,6 +64,13 @@ FUSEDNN_INLINE Sequence get_sequence(const AttentionParams<T>& p, i64 number) {
     s.left = p.left;
     s.right = p.right;
     return s;
+}
+
+// How rows are cut into panels: tiles of full height are fastest, but the rows of one are computed
+// for all keys that some of them see. Where that ends at a diagonal, lower ones do less in vain.
+FUSEDNN_INLINE RowPanels row_panels(const Sequence& s, i64 rows) {
+    const bool diagonal = s.right < s.keys && rows <= kDiagonalRows;
+    return RowPanels(rows, diagonal ? min_of(kTileRows, 8) : kTileRows);
 }
 
 // Whether some row does not see all keys: then NaN and infinities need care, see careful_product.

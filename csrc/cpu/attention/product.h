@@ -32,25 +32,15 @@ using ProductFn = void (*)(i64 k, const T* a, i64 a_stride, const T* b, i64 b_st
 template <class T>
 ProductFn<T> product_function(Layout layout, i64 rows, i64 cols);
 
-// C (m x n), tile by tile. B's rows hold round_up(n, lanes) elements. `decay`, `factor` of row 0.
+// C (rows x n) for 1 <= rows <= kTileRows. B's rows hold round_up(n, lanes) elements.
 template <class T>
-FUSEDNN_INLINE void product(Layout layout, i64 m, i64 n, i64 k, const T* a, i64 a_stride,
-                            const T* b, i64 b_stride, ProductOutput<T> out) {
-    const RowPanels panels(m);
-    T* const c = out.c;
-    const T *const add = out.add, *const decay = out.decay, *const factor = out.factor;
+FUSEDNN_INLINE void panel_product(Layout layout, i64 rows, i64 n, i64 k, const T* a, i64 a_stride,
+                                  const T* b, i64 b_stride, ProductOutput<T> out) {
     for (i64 col = 0; col < n; col += kTileCols<T>) {
         out.cols = min_of(n - col, i64(kTileCols<T>));
-        for (i64 panel = 0; panel < panels.count; ++panel) {
-            const i64 row = panels.start(panel);
-            out.c = c + row * out.ldc + col;
-            out.add = add ? add + row * out.ld_add + col : nullptr;
-            out.decay = decay ? decay + row : nullptr;
-            out.factor = factor ? factor + row : nullptr;
-            product_function<T>(layout, panels.height(panel), out.cols)(
-                k, a + row * (layout == Layout::rows ? a_stride : 1), a_stride, b + col, b_stride,
-                out);
-        }
+        product_function<T>(layout, rows, out.cols)(k, a, a_stride, b + col, b_stride, out);
+        out.c += kTileCols<T>;
+        if (out.add) out.add += kTileCols<T>;
     }
 }
 

@@ -58,15 +58,16 @@ class Scores {
         multiply_packed(p_.dim, queries, query_stride, rows, keys, packed, key0, scores, stride);
     }
 
-    // Row i of the sequence as far as it sees `keys`; scores is the row's place of key0.
-    FUSEDNN_INLINE ScoreRow<T> row(i64 i, KeyRange keys, T* scores, i64 key0) const {
-        return {scores, key0, intersect(s_.range(i), keys)};
+    // `rows` rows from row i on, as far as they see `keys`.
+    FUSEDNN_INLINE ScoreSpan span(i64 i, i64 rows, KeyRange keys, i64 key0) const {
+        const KeyRange inner{s_.range(i + rows - 1).begin, s_.range(i).end};
+        return {key0, intersect(s_.range(i, i + rows), keys), intersect(inner, keys)};
     }
 
-    // Softcap, masks and bias; -infinity beside the row's range.
-    FUSEDNN_INLINE void mask(i64 i, const ScoreRow<T>& row, T* slope) const {
-        if (adjusted_) adjust_scores<T>(p_, mask_, bias_, i, row, slope);
-        clip_scores(row);
+    // Softcap, masks and bias; -infinity where row i does not see a key.
+    FUSEDNN_INLINE void mask(i64 i, const ScoreSpan& span, T* row, T* slope) const {
+        if (adjusted_) adjust_scores<T>(p_, mask_, bias_, i, span, row, slope);
+        clip_scores(span, s_.range(i), row);
     }
 
   private:
@@ -77,13 +78,14 @@ class Scores {
     const bool adjusted_;
 };
 
-// Weights of rows whose maximum and sum are known, in the place of their scores.
+// Weights of a row whose maximum and sum are known, in the place of its scores.
 template <class T>
-FUSEDNN_INLINE void known_weights(bool natural, const ScoreRow<T>& row, T maximum, T inverse) {
+FUSEDNN_INLINE void known_weights(bool natural, const ScoreSpan& span, T* row, T maximum,
+                                  T inverse) {
     if (natural) {
-        exponentials<true, false>(row, maximum, inverse);
+        exponentials<true, false>(span, row, maximum, inverse);
     } else {
-        exponentials<false, false>(row, maximum, inverse);
+        exponentials<false, false>(span, row, maximum, inverse);
     }
 }
 

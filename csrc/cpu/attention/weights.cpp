@@ -18,14 +18,14 @@ void weights_of_rows(const AttentionParams<T>& p, const Sequence& s, i64 head, c
         const KeyRange keys{key0, min_of(key0 + kKeyBlock, s.keys)};
         scores.multiply(queries[row0], queries.stride, int(row1 - row0), keys,
                         packed + key0 * p.dim, key0, scratch, stride);
+        const ScoreSpan span = scores.span(row0, row1 - row0, keys, key0);
+        if (span.keys.empty()) continue;
         for (i64 i = row0; i < row1; ++i) {
-            const ScoreRow<T> row = scores.row(i, keys, scratch + (i - row0) * stride, key0);
-            if (row.range.empty()) continue;
-            scores.mask(i, row, nullptr);
-            known_weights(is_natural(p), row, maximum[i], inverse[i]);
-            const i64 first = row.range.begin - key0;
-            __builtin_memcpy(weights + i * p.keys + row.range.begin, row.s + first,
-                             std::size_t(row.range.end - row.range.begin) * sizeof(T));
+            T* row = scratch + (i - row0) * stride;
+            scores.mask(i, span, row, nullptr);
+            known_weights(is_natural(p), span, row, maximum[i], inverse[i]);
+            __builtin_memcpy(weights + i * p.keys + span.keys.begin, row + span.keys.begin - key0,
+                             std::size_t(span.keys.end - span.keys.begin) * sizeof(T));
         }
     }
 }

@@ -151,7 +151,7 @@ def attention_weights(
     lengths: Any = None,
     cu_seqlens: Any = None,
 ) -> Any:
-    """The weights that `scaled_dot_product_attention` gives the values, (..., H, Tq, Tk), to look at.
+    """The weights that `scaled_dot_product_attention` uses, (..., H, Tq, Tk), to look at.
 
     Arguments as there (2 to 4 axes). Rows add up to 1, or are 0 where a query sees no key. This
     makes the array of all queries times all keys that the fused op avoids, and has no gradient.
