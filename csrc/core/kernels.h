@@ -62,6 +62,75 @@ struct PoolParams {
     i64 kernel[3], stride[3], dilation[3], pad[3];
 };
 
+// Averages over windows that are listed: output o of axis a covers inputs [begin[a][o], end[a][o]).
+// Regular windows, adaptive ones and whole planes are all of this kind.
+struct AvgPoolParams {
+    i64 planes;
+    i64 in_size[3], out_size[3];
+    const i64 *begin[3], *end[3];
+    // What the sum of a window is divided by: the product over the axes of count[a][o], or, where
+    // that is null, `divisor`.
+    const i64* count[3];
+    double divisor;
+    // Windows along the last axis are [o * stride - pad, o * stride - pad + kernel), cut to the
+    // input; kernel is 0 where they follow no such rule.
+    i64 kernel, stride, pad;
+};
+
+// ---- norm ----------------------------------------
+
+struct LayerNormParams {
+    i64 rows, size;
+    double eps;
+    bool rms;  // rms_norm: no mean is taken away
+};
+
+struct GroupNormParams {
+    i64 batch, groups, channels, inner;
+    double eps;
+};
+
+struct BatchNormParams {
+    i64 outer, channels, inner;
+    bool training;  // backward: the statistics are those of x
+    bool relu;      // y = relu(normalised)
+};
+
+// ---- embedding ----------------------------------------
+
+struct RotaryParams {
+    i64 batch, heads, length, width;                 // width: of a head
+    i64 batch_stride, head_stride, position_stride;  // of x and y, in elements
+    i64 rotated;       // the first `rotated` of the width are turned, the rest copied
+    bool interleaved;  // pairs are neighbours (2i, 2i + 1), else (i, i + rotated / 2)
+    bool inverse;      // turned back: the gradient
+};
+
+// ---- activation ----------------------------------------
+
+// a and b are what the function is given besides x.
+enum class Unary : int {
+    sigmoid,  // backward reads y
+    tanh,     // backward reads y
+    gelu,     // the rest read x
+    gelu_tanh,
+    silu,
+    mish,
+    leaky_relu,  // a: slope
+    elu,         // a: alpha * scale, b: scale
+    softplus,    // a: beta, b: threshold
+    logsigmoid,
+    hardsigmoid,
+    hardswish,
+    hardtanh,  // a, b: limits
+};
+
+struct UnaryParams {
+    Unary function;
+    i64 size;
+    double a, b;
+};
+
 // ---- unfold / fold share ConvParams (groups 1, out_channels unused)
 // ----------------------------------------
 
@@ -203,6 +272,55 @@ struct KernelTable {
     void (*relu_forward)(i64 size, const T* x, T* y);
     // y is the forward's output (or input: the sign test is the same); NaN passes the gradient on.
     void (*relu_backward)(i64 size, const T* dy, const T* y, T* dx);
+
+    // x, y, dy, dx flat; saved is what the function's backward reads, x or y.
+    void (*unary_forward)(const UnaryParams&, const T* x, T* y);
+    void (*unary_backward)(const UnaryParams&, const T* dy, const T* saved, T* dx);
+    // x (outer, channels, inner), slope (channels): y = x where positive, else slope * x.
+    void (*prelu_forward)(i64 outer, i64 channels, i64 inner, const T* x, const T* slope, T* y);
+    void (*prelu_backward)(i64 outer, i64 channels, i64 inner, const T* dy, const T* x,
+                           const T* slope, T* dx, T* dslope);
+
+    // x, y (planes, D, H, W) and (planes, OD, OH, OW).
+    void (*avg_pool_forward)(const AvgPoolParams&, const T* x, T* y);
+    void (*avg_pool_backward)(const AvgPoolParams&, const T* dy, T* dx);
+    // Maximum of each window that begin and end list, and its position in the plane.
+    void (*adaptive_max_pool)(const AvgPoolParams&, const T* x, T* y, i64* indices);
+    // y[plane, indices[plane, i]] = (or +=) x[plane, i]; y is cleared before. indices are checked.
+    void (*scatter_planes)(i64 planes, i64 count, i64 size, bool add, const T* x,
+                           const i64* indices, T* y);
+    void (*gather_planes)(i64 planes, i64 count, i64 size, const T* x, const i64* indices, T* y);
+
+    // x, y (rows, size); weight, bias (size) or null; stats (3, rows): mean, low, rstd. With a
+    // residual (rows, size), sum = x + residual is written and normalised.
+    void (*layer_norm_forward)(const LayerNormParams&, const T* x, const T* residual,
+                               const T* weight, const T* bias, T* sum, T* y, T* stats);
+    // dw, db (size) or null.
+    void (*layer_norm_backward)(const LayerNormParams&, const T* dy, const T* x, const T* weight,
+                                const T* stats, T* dx, T* dw, T* db);
+    // x, y (batch, channels, inner); stats (3, batch * groups).
+    void (*group_norm_forward)(const GroupNormParams&, const T* x, const T* weight, const T* bias,
+                               T* y, T* stats);
+    void (*group_norm_backward)(const GroupNormParams&, const T* dy, const T* x, const T* weight,
+                                const T* stats, T* dx, T* dw, T* db);
+    // x, y (outer, channels, inner); mean, low, variance (channels); stats (3, channels). `low` is
+    // what rounding the mean left over; outer * inner > 0.
+    void (*batch_norm_stats)(const BatchNormParams&, const T* x, T* mean, T* low, T* variance);
+    void (*batch_norm_apply)(const BatchNormParams&, const T* x, const T* stats, const T* weight,
+                             const T* bias, T* y);
+    // y is read where relu is set.
+    void (*batch_norm_backward)(const BatchNormParams&, const T* dy, const T* x, const T* y,
+                                const T* stats, const T* weight, T* dx, T* dw, T* db);
+
+    // y (count, width) = the rows of table (rows, width) that ids (count) name; ids are checked.
+    void (*embedding_forward)(i64 count, i64 width, const i64* ids, const T* table, T* y);
+    // dtable row r = sum of dy over order[starts[r] ... starts[r + 1]), in that order, times
+    // scale[r] (or 1, where scale is null).
+    void (*embedding_backward)(i64 rows, i64 width, const i64* starts, const i64* order,
+                               const T* dy, const T* scale, T* dtable);
+    // cos, sin: entries (rotated / 2) of position `rows[b, t]`, or (b, t) where rows is null.
+    void (*rotary)(const RotaryParams&, const T* x, const T* cos, const T* sin, const i64* rows,
+                   T* y);
 
     // x, y (outer, classes, inner).
     void (*log_softmax_forward)(i64 outer, i64 classes, i64 inner, const T* x, T* y);
