@@ -11,5 +11,6 @@ void init_dense(pybind11::module_& m);
 void init_activation(pybind11::module_& m);
 void init_loss(pybind11::module_& m);
 void init_optim(pybind11::module_& m);
+void init_recurrent(pybind11::module_& m);
 
 }  // namespace fusednn::bindings

@@ -31,4 +31,5 @@ PYBIND11_MODULE(_core, m) {
     bindings::init_activation(m);
     bindings::init_loss(m);
     bindings::init_optim(m);
+    bindings::init_recurrent(m);
 }

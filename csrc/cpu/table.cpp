@@ -16,6 +16,9 @@ namespace FUSEDNN_ISA {
      fold<T>,                   \
      max_pool_forward<T>,       \
      max_pool_backward<T>,      \
+     recurrent_forward<T>,      \
+     recurrent_backward<T>,     \
+     apply_mask<T>,             \
      relu_forward<T>,           \
      relu_backward<T>,          \
      log_softmax_forward<T>,    \

@@ -38,6 +38,7 @@ from .loss import (
 )
 from .padding import flatten, one_hot, pad
 from .pool import max_pool1d, max_pool2d, max_pool3d
+from .recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
@@ -53,6 +54,8 @@ __all__ = [
     "flatten",
     "fold",
     "glu",
+    "gru",
+    "gru_cell",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -62,6 +65,8 @@ __all__ = [
     "linear",
     "log_softmax",
     "logsigmoid",
+    "lstm",
+    "lstm_cell",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
@@ -73,6 +78,8 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "rnn",
+    "rnn_cell",
     "selu",
     "sigmoid",
     "silu",

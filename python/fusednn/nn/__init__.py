@@ -40,10 +40,14 @@ from .loss import (
 from .module import Module
 from .parameter import Parameter
 from .pool import MaxPool1d, MaxPool2d, MaxPool3d
+from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
 __all__ = [
     "ELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "BCELoss",
     "BCEWithLogitsLoss",
@@ -54,12 +58,14 @@ __all__ = [
     "Dropout",
     "Flatten",
     "Fold",
+    "GRUCell",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
     "HuberLoss",
     "Identity",
     "L1Loss",
+    "LSTMCell",
     "LeakyReLU",
     "Linear",
     "LogSigmoid",
@@ -77,6 +83,7 @@ __all__ = [
     "Parameter",
     "ParameterDict",
     "ParameterList",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "Sequential",
