@@ -21,72 +21,100 @@ namespace {
 // What the cell reads and writes at one step; row i of each array is the i-th active sequence.
 template <class T>
 struct Step {
-    i64 hidden;
-    T* gates;  // x's part in; the gates' values out if `keep`
+    i64 rows, hidden;
+    T* gates;  // (n, gates_row): the gates' values out if `keep`
     i64 gates_row;
+    bool given;     // x's part of the gates, biases included, is what `gates` holds
+    const T* bias;  // otherwise: gates * hidden values, or null
     bool keep;
-    const T* recurrent;  // (n, gates * hidden), or null before the first step of a zero state
-    T* c;                // (n, hidden) LSTM only
-    T* c_before;         // (n, hidden) or null
-    const T* h;          // (n, hidden) of the step before, GRU only
-    const T* b_hn;       // GRU only, or null
-    T* out;              // (n, hidden); may be h
+    T* c;           // (n, hidden) LSTM only
+    T* c_before;    // (n, hidden) or null
+    const T* h;     // (n, hidden) of the step before, GRU only
+    const T* b_hn;  // GRU only, or null
+    T* out;         // (n, hidden)
 };
 
+// What products give for the gates of some units: those of row i and gate g at
+// data[i * row + g * gate]. data is null where there is no product: before the first step of a zero
+// state.
 template <class T>
-void lstm_rows(const Step<T>& s, i64 first, i64 last) {
+struct Products {
+    const T* data;
+    i64 row, gate;
+    FUSEDNN_INLINE const T* at(i64 i) const { return data ? data + i * row : nullptr; }
+};
+
+// A gate's value before any product of this step; `gates` begins at unit `first`.
+template <class T, class Lanes>
+FUSEDNN_INLINE Vec<T> start(const Step<T>& s, const Lanes& lanes, const T* gates, i64 at,
+                            i64 first) {
+    if (s.given) return lanes.load(gates + at);
+    return s.bias ? lanes.load(s.bias + first + at) : Vec<T>{};
+}
+
+template <class T>
+void lstm_units(const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
     const i64 hidden = s.hidden;
-    for (i64 row = first; row < last; ++row) {
-        T* gates = s.gates + row * s.gates_row;
-        const T* recurrent = s.recurrent ? s.recurrent + row * 4 * hidden : nullptr;
-        for_units<T>(hidden, [&](i64 unit, auto lanes) {
+    for (i64 row = 0; row < s.rows; ++row) {
+        T* gates = s.gates + row * s.gates_row + first;
+        const T* products = u.at(row);
+        const i64 at = row * hidden + first;
+        for_units<T>(count, [&](i64 unit, auto lanes) {
             Vec<T> gate[4];
 #pragma GCC unroll 4
             for (int g = 0; g < 4; ++g) {
-                gate[g] = lanes.load(gates + g * hidden + unit);
-                if (recurrent) gate[g] += lanes.load(recurrent + g * hidden + unit);
+                gate[g] = start(s, lanes, gates, g * hidden + unit, first);
+                if (products) gate[g] += lanes.load(products + g * u.gate + unit);
             }
-            gate[0] = vsigmoid<T>(gate[0]);
-            gate[1] = vsigmoid<T>(gate[1]);
-            gate[2] = vtanh<T>(gate[2]);
-            gate[3] = vsigmoid<T>(gate[3]);
-            T* at = s.c + row * hidden + unit;
-            const Vec<T> before = lanes.load(at);
+            // Quotients whose NaN would spread anyway share a division: c needs i, f and g, and h
+            // needs o and c.
+            const Quotient<T> i = sigmoid_quotient<T>(gate[0]), f = sigmoid_quotient<T>(gate[1]);
+            const Quotient<T> g = tanh_quotient<T>(gate[2]), o = sigmoid_quotient<T>(gate[3]);
+            const Vec<T> i_f = i.below * f.below, inverse = T(1) / (i_f * g.below);
+            const Vec<T> scaled = inverse * g.below;
+            gate[0] = i.above * (f.below * scaled);
+            gate[1] = f.above * (i.below * scaled);
+            gate[2] = g.above * (i_f * inverse);
+            const Vec<T> before = lanes.load(s.c + at + unit);
             const Vec<T> c = multiply_add(gate[1], before, gate[0] * gate[2]);
+            const Quotient<T> squashed = tanh_quotient<T>(c);
+            const Vec<T> both = T(1) / (o.below * squashed.below);
+            gate[3] = o.above * (squashed.below * both);
+            lanes.store(s.out + at + unit, gate[3] * (squashed.above * (o.below * both)));
             if (s.keep) {
 #pragma GCC unroll 4
-                for (int g = 0; g < 4; ++g) lanes.store(gates + g * hidden + unit, gate[g]);
-                lanes.store(s.c_before + row * hidden + unit, before);
+                for (int k = 0; k < 4; ++k) lanes.store(gates + k * hidden + unit, gate[k]);
+                lanes.store(s.c_before + at + unit, before);
             }
-            lanes.store(at, c);
-            lanes.store(s.out + row * hidden + unit, gate[3] * vtanh<T>(c));
+            lanes.store(s.c + at + unit, c);
         });
     }
 }
 
 template <class T>
-void gru_rows(const Step<T>& s, i64 first, i64 last) {
+void gru_units(const Step<T>& s, const Products<T>& given, i64 first, i64 count) {
     const i64 hidden = s.hidden;
-    for (i64 row = first; row < last; ++row) {
-        T* gates = s.gates + row * s.gates_row;
-        const T* recurrent = s.recurrent ? s.recurrent + row * 3 * hidden : nullptr;
-        for_units<T>(hidden, [&](i64 unit, auto lanes) {
+    for (i64 row = 0; row < s.rows; ++row) {
+        T* gates = s.gates + row * s.gates_row + first;
+        const T* products = given.at(row);
+        const i64 at = row * hidden + first;
+        for_units<T>(count, [&](i64 unit, auto lanes) {
             Vec<T> x[3], u[3] = {};
 #pragma GCC unroll 3
             for (int g = 0; g < 3; ++g) {
                 x[g] = lanes.load(gates + g * hidden + unit);
-                if (recurrent) u[g] = lanes.load(recurrent + g * hidden + unit);
+                if (products) u[g] = lanes.load(products + g * given.gate + unit);
             }
-            if (s.b_hn) u[2] += lanes.load(s.b_hn + unit);
+            if (s.b_hn) u[2] += lanes.load(s.b_hn + first + unit);
             const Vec<T> r = vsigmoid<T>(x[0] + u[0]), z = vsigmoid<T>(x[1] + u[1]);
             const Vec<T> n = vtanh<T>(multiply_add(r, u[2], x[2]));
-            const Vec<T> before = lanes.load(s.h + row * hidden + unit);
+            const Vec<T> before = lanes.load(s.h + at + unit);
             if (s.keep) {
                 const Vec<T> kept[4] = {r, z, n, u[2]};
 #pragma GCC unroll 4
                 for (int g = 0; g < 4; ++g) lanes.store(gates + g * hidden + unit, kept[g]);
             }
-            lanes.store(s.out + row * hidden + unit, multiply_add(z, before - n, n));
+            lanes.store(s.out + at + unit, multiply_add(z, before - n, n));
         });
     }
 }
@@ -99,48 +127,99 @@ FUSEDNN_INLINE Vec<T> activate(Cell cell, Vec<T> x) {
 }
 
 template <class T>
-void rnn_rows(Cell cell, const Step<T>& s, i64 first, i64 last) {
-    for (i64 row = first; row < last; ++row) {
-        T* gates = s.gates + row * s.gates_row;
-        const T* recurrent = s.recurrent ? s.recurrent + row * s.hidden : nullptr;
-        for_units<T>(s.hidden, [&](i64 unit, auto lanes) {
-            Vec<T> h = lanes.load(gates + unit);
-            if (recurrent) h += lanes.load(recurrent + unit);
+void rnn_units(Cell cell, const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
+    for (i64 row = 0; row < s.rows; ++row) {
+        T* gates = s.gates + row * s.gates_row + first;
+        const T* products = u.at(row);
+        for_units<T>(count, [&](i64 unit, auto lanes) {
+            Vec<T> h = start(s, lanes, gates, unit, first);
+            if (products) h += lanes.load(products + unit);
             h = activate<T>(cell, h);
             if (s.keep) lanes.store(gates + unit, h);
-            lanes.store(s.out + row * s.hidden + unit, h);
+            lanes.store(s.out + row * s.hidden + first + unit, h);
         });
     }
 }
 
+// The cell for units [first, first + count) of all rows.
 template <class T>
-void cell_step(Cell cell, i64 rows, const Step<T>& s) {
-    for_rows(rows, s.hidden, [&](i64 first, i64 last) {
-        if (cell == Cell::lstm) return lstm_rows(s, first, last);
-        if (cell == Cell::gru) return gru_rows(s, first, last);
-        rnn_rows(cell, s, first, last);
+void cell_units(Cell cell, const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
+    if (cell == Cell::lstm) return lstm_units(s, u, first, count);
+    if (cell == Cell::gru) return gru_units(s, u, first, count);
+    rnn_units(cell, s, u, first, count);
+}
+
+// x's part of some units' gates lies scattered, two cache lines in a row; it comes while the
+// product runs.
+template <class T>
+void prefetch_gates(Cell cell, const Step<T>& s, i64 first, i64 count) {
+    constexpr i64 line = 64 / i64(sizeof(T));
+    for (i64 row = 0; row < s.rows; ++row) {
+        for (int g = 0; g < gates_of(cell); ++g) {
+            const T* at = s.gates + row * s.gates_row + g * s.hidden + first;
+            for (i64 unit = 0; unit < count; unit += line) __builtin_prefetch(at + unit, 1);
+        }
+    }
+}
+
+// One step: the products and the cell, block of units by block of units.
+template <class T>
+void step(Cell cell, const Step<T>& s, const typename StepProduct<T>::Factor* factors, int count,
+          bool backwards) {
+    const i64 cost = s.rows * s.hidden * kUnitCost, width = gates_of(cell) * s.hidden;
+    if (count > 0 && !factors[0].product->in_place()) {
+        return StepProduct<T>::by_blocks(
+            s.rows, factors, count, cost, backwards,
+            [&](i64 first, i64 units) {
+                if (s.given) prefetch_gates(cell, s, first, units);
+            },
+            [&](i64 first, i64 units, const T* c, i64 row, i64 gate) {
+                cell_units(cell, s, Products<T>{c, row, gate}, first, units);
+            });
+    }
+    Workspace<T> product(count * s.rows * width);
+    if (count > 0) {
+        factors[0].product->multiply(s.rows, factors[0].a, factors[0].a_row, product.get(), width,
+                                     false);
+    }
+    // Units of a task: enough to be worth claiming.
+    const i64 block = round_up(max_of(i64(4096) / max_of(s.rows, i64(1)), i64(64)), 64);
+    const i64 tasks = ceil_div(s.hidden, block);
+    parallel(tasks, parallel_slots(tasks, cost), [&](i64 task, int) {
+        FlushDenormals flush;
+        const i64 first = task * block;
+        const Products<T> part{count > 0 ? product.get() + first : nullptr, width, s.hidden};
+        cell_units(cell, s, part, first, min_of(block, s.hidden - first));
     });
 }
 
-// Pass 1.
+// Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:
+// it then never leaves L1. That takes weights that stay in L2, and a batch that makes up for
+// reading them every step. (A GRU needs the two parts of n apart.)
+constexpr i64 kFusedWeightBytes = 768 * 1024;
 template <class T>
-void input_gates(const RecurrentParams<T>& p, const Rows<T>& rows, T* gates, i64 gates_row) {
+bool fuses_input(const RecurrentParams<T>& p) {
+    const i64 weights = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
+    return p.cell != Cell::gru && p.batch > kNarrowRows && p.steps > kUsesInPlace + 1 &&
+           weights <= kFusedWeightBytes;
+}
+
+// b_ih + b_hh, but for a GRU's b_hn, which stands inside the product with r.
+template <class T>
+void join_biases(const RecurrentParams<T>& p, T* bias) {
     const i64 width = gates_of(p.cell) * p.hidden;
-    const bool in_place = rows.in_place();
-    Workspace<T> gathered(in_place ? 0 : p.rows * p.inputs), bias(p.b_ih ? width : 0);
-    if (!in_place) rows.gather(gathered.get());
-    if (p.b_ih) {
-        // A GRU's b_hn stands inside the product with r.
-        const i64 both = p.cell == Cell::gru ? 2 * p.hidden : width;
-        for (i64 j = 0; j < width; ++j) {
-            bias.get()[j] = j < both ? p.b_ih[j] + p.b_hh[j] : p.b_ih[j];
-        }
-    }
+    const i64 both = p.cell == Cell::gru ? 2 * p.hidden : width;
+    for (i64 j = 0; j < width; ++j) bias[j] = j < both ? p.b_ih[j] + p.b_hh[j] : p.b_ih[j];
+}
+
+// Pass 1: gates = x W_ih^T + bias; the rows of x stand at `x`.
+template <class T>
+void input_gates(const RecurrentParams<T>& p, const T* x, const T* bias, T* gates, i64 gates_row) {
     GemmParams<T> g{};
     g.m = p.rows;
-    g.n = width;
+    g.n = gates_of(p.cell) * p.hidden;
     g.k = p.inputs;
-    g.a = in_place ? p.x : gathered.get();
+    g.a = x;
     g.a_row = p.inputs;
     g.a_col = 1;
     g.b = p.w_ih;
@@ -148,7 +227,7 @@ void input_gates(const RecurrentParams<T>& p, const Rows<T>& rows, T* gates, i64
     g.b_col = p.inputs;
     g.c = gates;
     g.ldc = gates_row;
-    g.col_bias = p.b_ih ? bias.get() : nullptr;
+    g.col_bias = bias;
     gemm(g);
 }
 
@@ -171,48 +250,67 @@ void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const
 
 template <class T>
 void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& to) {
+    using Factor = typename StepProduct<T>::Factor;
     const Rows<T> rows(p);
-    const bool is_lstm = p.cell == Cell::lstm;
-    const i64 width = gates_of(p.cell) * p.hidden;
+    const bool is_lstm = p.cell == Cell::lstm, fused = fuses_input(p);
+    const i64 groups = gates_of(p.cell), width = groups * p.hidden;
     const i64 gates_row = to.reserve ? kept_of(p.cell) * p.hidden : width;
-    Workspace<T> own_gates(to.reserve ? 0 : p.rows * width);
+    Workspace<T> own_gates(to.reserve || fused ? 0 : p.rows * width), bias(p.b_ih ? width : 0);
     T* gates = to.reserve ? to.reserve : own_gates.get();
     T* c_before = to.reserve && is_lstm ? to.reserve + p.rows * gates_row : nullptr;
     T* h_before =
         to.reserve ? to.reserve + p.rows * (gates_row + (is_lstm ? p.hidden : 0)) : nullptr;
-    input_gates(p, rows, gates, gates_row);
+    if (p.b_ih) join_biases(p, bias.get());
+    const T* given_bias = p.b_ih ? bias.get() : nullptr;
+
+    // Step by step the rows of x may lie anywhere, as long as they are all there.
+    const bool in_place = fused ? !p.active : rows.in_place();
+    Workspace<T> gathered(in_place ? 0 : p.rows * p.inputs);
+    if (!in_place) rows.gather(gathered.get());
+    const T* x = in_place ? p.x : gathered.get();
+    if (!fused) input_gates(p, x, given_bias, gates, gates_row);
 
     Workspace<T> h(p.batch * p.outputs), c(is_lstm ? p.batch * p.hidden : 0);
-    Workspace<T> recurrent(p.batch * width), unprojected(p.w_hr ? p.batch * p.hidden : 0);
+    // h' before its projection, or of all units before it takes h's place.
+    Workspace<T> next(p.batch * p.hidden);
     rows.load_state(p.h0, p.outputs, h.get());
     if (is_lstm) rows.load_state(p.c0, p.hidden, c.get());
     // A state of zeros adds nothing to the first step.
     const i64 uses = p.h0 ? p.steps : p.steps - 1;
-    const StepProduct<T> by_hh(uses, p.batch, width, p.outputs, p.w_hh, 1, p.outputs);
-    const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, p.w_hr ? p.outputs : 0, p.hidden,
+    const StepProduct<T> by_ih(fused ? p.steps : 0, p.batch, groups, p.hidden, p.inputs, p.w_ih, 1,
+                               p.inputs);
+    const StepProduct<T> by_hh(uses, p.batch, groups, p.hidden, p.outputs, p.w_hh, 1, p.outputs);
+    const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden,
                                p.w_hr, 1, p.hidden);
     for (i64 n = 0; n < p.steps; ++n) {
-        const i64 t = rows.time(n), active = rows.active(t), start = rows.start(t);
+        const i64 t = rows.time(n), active = rows.active(t), first = rows.start(t);
         if (h_before) {
-            __builtin_memcpy(h_before + start * p.outputs, h.get(),
+            __builtin_memcpy(h_before + first * p.outputs, h.get(),
                              std::size_t(active * p.outputs) * sizeof(T));
         }
-        const bool first = n == 0 && !p.h0;
-        if (!first) by_hh.multiply(active, h.get(), p.outputs, recurrent.get(), width, false);
         Step<T> s;
+        s.rows = active;
         s.hidden = p.hidden;
-        s.gates = gates + start * gates_row;
+        s.gates = gates + first * gates_row;
         s.gates_row = gates_row;
+        s.given = !fused;
+        s.bias = given_bias;
         s.keep = to.reserve != nullptr;
-        s.recurrent = first ? nullptr : recurrent.get();
         s.c = c.get();
-        s.c_before = c_before ? c_before + start * p.hidden : nullptr;
+        s.c_before = c_before ? c_before + first * p.hidden : nullptr;
         s.h = h.get();
         s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
-        s.out = p.w_hr ? unprojected.get() : h.get();
-        cell_step(p.cell, active, s);
+        s.out = next.get();
+        Factor factors[2];
+        int count = 0;
+        if (fused && in_place) factors[count++] = {&by_ih, x + t * p.x_step, p.x_row};
+        if (fused && !in_place) factors[count++] = {&by_ih, x + first * p.inputs, p.inputs};
+        if (n > 0 || p.h0) factors[count++] = {&by_hh, h.get(), p.outputs};
+        step(p.cell, s, factors, count, n % 2 == 1);
         if (p.w_hr) {
-            by_hr.multiply(active, unprojected.get(), p.hidden, h.get(), p.outputs, false);
+            by_hr.multiply(active, next.get(), p.hidden, h.get(), p.outputs, false);
+        } else {
+            __builtin_memcpy(h.get(), next.get(), std::size_t(active * p.hidden) * sizeof(T));
         }
         if (to.out) write_out(p, to, rows, t, h.get());
     }

@@ -78,7 +78,7 @@ FUSEDNN_INLINE int kept_of(Cell cell) {
     return cell == Cell::lstm || cell == Cell::gru ? 4 : 1;
 }
 
-// body(unit, lanes) over `hidden` units, a vector at a time; lanes.load and lanes.store move as
+// body(unit, lanes) over `count` units, a vector at a time; lanes.load and lanes.store move as
 // many values as there are.
 template <class T>
 struct AllLanes {
@@ -92,20 +92,22 @@ struct SomeLanes {
     FUSEDNN_INLINE void store(T* p, Vec<T> v) const { store_partial(p, v, count); }
 };
 template <class T, class Body>
-FUSEDNN_INLINE void for_units(i64 hidden, const Body& body) {
+FUSEDNN_INLINE void for_units(i64 count, const Body& body) {
     i64 unit = 0;
-    for (; unit + kLanes<T> <= hidden; unit += kLanes<T>) body(unit, AllLanes<T>{});
-    if (unit < hidden) body(unit, SomeLanes<T>{hidden - unit});
+    for (; unit + kLanes<T> <= count; unit += kLanes<T>) body(unit, AllLanes<T>{});
+    if (unit < count) body(unit, SomeLanes<T>{count - unit});
 }
 
-// Runs body(first, last) over `rows` rows of `hidden` units, in parallel if they are many. What a
-// unit costs is five exponentials and as many divisions.
+// What a hidden unit costs a step: five exponentials and some divisions.
+constexpr i64 kUnitCost = 100;
+
+// Runs body(first, last) over `rows` rows of `hidden` units, in parallel if they are many.
 template <class Body>
 FUSEDNN_INLINE void for_rows(i64 rows, i64 hidden, const Body& body) {
-    constexpr i64 unit_cost = 100, units = 4096;
+    constexpr i64 units = 4096;
     const i64 group = max_of(units / max_of(hidden, i64(1)), i64(1));
     const i64 tasks = ceil_div(rows, group);
-    parallel(tasks, parallel_slots(tasks, rows * hidden * unit_cost), [&](i64 task, int) {
+    parallel(tasks, parallel_slots(tasks, rows * hidden * kUnitCost), [&](i64 task, int) {
         FlushDenormals flush;
         body(task * group, min_of((task + 1) * group, rows));
     });
