@@ -53,6 +53,7 @@ struct Call {
         ops::RecurrentArgs args{};
         args.op = op;
         args.nonlinearity = options.nonlinearity;
+        args.dtype = input.dtype();
         args.single_step = options.single_step();
         args.layers = options.layers;
         args.bidirectional = options.bidirectional;

@@ -77,7 +77,8 @@ struct RecurrentParams {
     bool reverse;  // from each sequence's own end to its beginning
     i64 steps, batch, rows;
     i64 inputs, hidden;
-    i64 outputs;  // values of h: `hidden`, or the size that w_hr projects to (LSTM only)
+    i64 outputs;    // values of h: `hidden`, or the size that w_hr projects to (LSTM only)
+    i64 gates_row;  // from one row of the reserve's gates to the next: at least their number
     // Both null if all sequences have `steps` steps: how many are longer than t, for each t; and
     // the sequences from the longest to the shortest.
     const i64 *active, *order;
@@ -94,8 +95,8 @@ struct RecurrentResults {
     T* out;  // `outputs` values at t * out_step + b * out_row, 0 behind a sequence's end; or null
     i64 out_step, out_row;
     T *h_n, *c_n;  // (batch, outputs), (batch, hidden): at each sequence's own end; c_n LSTM only
-    // What backward needs, or null: (rows, gates) the gates' values (of a GRU and r, z, n and U h +
-    // b_hn; of an RNN h), then for the LSTM (rows, hidden) c of the step before, then
+    // What backward needs, or null: (rows, gates_row) the gates' values (of a GRU r, z, n and
+    // U h + b_hn; of an RNN h), then for the LSTM (rows, hidden) c of the step before, then
     // (rows, outputs) h of the step before.
     T* reserve;
 };

@@ -11,6 +11,7 @@ namespace fusednn::ops {
 struct RecurrentArgs {
     const char* op;  // names the cell: "rnn", "lstm_cell", ...
     std::string nonlinearity;
+    DType dtype;
     bool single_step;  // a cell: input (N, I) or (I,), no time axis
     i64 layers;
     bool bidirectional, batch_first;
@@ -37,6 +38,7 @@ struct RecurrentPlan {
     Shape out, state_h, state_c;
 
     i64 layer_inputs(i64 layer) const { return layer ? directions * outputs : inputs; }
+    i64 gates_row;             // see RecurrentParams
     i64 reserve_size() const;  // of one direction of one layer
     i64 flops() const;
 };

@@ -27,9 +27,10 @@ struct BackStep {
     i64 gates_row;      // of both
     const T* c_before;  // (n, hidden) LSTM only
     const T* h_before;  // (n, hidden) GRU only
-    T* dh;              // (n, hidden); of a GRU it takes the part that goes to h directly
-    T* dc;              // (n, hidden) LSTM only
-    T* unprojected;     // (n, hidden): h before its projection, or null
+    i64 state_row;
+    T* dh;           // (n, state_row); of a GRU it takes the part that goes to h directly
+    T* dc;           // (n, state_row) LSTM only
+    T* unprojected;  // (n, hidden): h before its projection, or null
 };
 
 template <class T>
@@ -48,18 +49,18 @@ void lstm_rows(const BackStep<T>& s, i64 first, i64 last) {
         const T* gates = s.gates + row * s.gates_row;
         T* d_gates = s.d_gates + row * s.gates_row;
         for_units<T>(hidden, [&](i64 unit, auto lanes) {
-            const i64 at = row * hidden + unit;
+            const i64 at = row * hidden + unit, state = row * s.state_row + unit;
             const Vec<T> i = lanes.load(gates + unit), f = lanes.load(gates + hidden + unit);
             const Vec<T> g = lanes.load(gates + 2 * hidden + unit);
             const Vec<T> o = lanes.load(gates + 3 * hidden + unit);
-            const Vec<T> before = lanes.load(s.c_before + at), dh = lanes.load(s.dh + at);
+            const Vec<T> before = lanes.load(s.c_before + at), dh = lanes.load(s.dh + state);
             const Vec<T> squashed = vtanh<T>(multiply_add(f, before, i * g));
-            const Vec<T> dc = lanes.load(s.dc + at) + through_tanh<T>(dh * o, squashed);
+            const Vec<T> dc = lanes.load(s.dc + state) + through_tanh<T>(dh * o, squashed);
             lanes.store(d_gates + unit, through_sigmoid<T>(dc * g, i));
             lanes.store(d_gates + hidden + unit, through_sigmoid<T>(dc * before, f));
             lanes.store(d_gates + 2 * hidden + unit, through_tanh<T>(dc * i, g));
             lanes.store(d_gates + 3 * hidden + unit, through_sigmoid<T>(dh * squashed, o));
-            lanes.store(s.dc + at, dc * f);
+            lanes.store(s.dc + state, dc * f);
             if (s.unprojected) lanes.store(s.unprojected + at, o * squashed);
         });
     }
@@ -72,17 +73,17 @@ void gru_rows(const BackStep<T>& s, i64 first, i64 last) {
         const T* gates = s.gates + row * s.gates_row;
         T* d_gates = s.d_gates + row * s.gates_row;
         for_units<T>(hidden, [&](i64 unit, auto lanes) {
-            const i64 at = row * hidden + unit;
+            const i64 at = row * hidden + unit, state = row * s.state_row + unit;
             const Vec<T> r = lanes.load(gates + unit), z = lanes.load(gates + hidden + unit);
             const Vec<T> n = lanes.load(gates + 2 * hidden + unit);
             const Vec<T> u = lanes.load(gates + 3 * hidden + unit);
-            const Vec<T> before = lanes.load(s.h_before + at), dh = lanes.load(s.dh + at);
+            const Vec<T> before = lanes.load(s.h_before + at), dh = lanes.load(s.dh + state);
             const Vec<T> dn = through_tanh<T>(dh * (T(1) - z), n);
             lanes.store(d_gates + unit, dn);
             lanes.store(d_gates + hidden + unit, through_sigmoid<T>(dn * u, r));
             lanes.store(d_gates + 2 * hidden + unit, through_sigmoid<T>(dh * (before - n), z));
             lanes.store(d_gates + 3 * hidden + unit, dn * r);
-            lanes.store(s.dh + at, dh * z);
+            lanes.store(s.dh + state, dh * z);
         });
     }
 }
@@ -92,7 +93,7 @@ void rnn_rows(Cell cell, const BackStep<T>& s, i64 first, i64 last) {
     for (i64 row = first; row < last; ++row) {
         for_units<T>(s.hidden, [&](i64 unit, auto lanes) {
             const Vec<T> h = lanes.load(s.gates + row * s.gates_row + unit);
-            Vec<T> d = lanes.load(s.dh + row * s.hidden + unit);
+            Vec<T> d = lanes.load(s.dh + row * s.state_row + unit);
             if (cell == Cell::rnn_tanh) d = through_tanh<T>(d, h);
             // NaN passes the gradient on, as in relu.
             if (cell == Cell::rnn_relu) d = select<T>(h <= Vec<T>{}, Vec<T>{}, d);
@@ -117,7 +118,7 @@ void add_output_grad(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, co
     if (!g.d_out) return;
     for (i64 i = 0; i < rows.active(t); ++i) {
         const T* from = g.d_out + t * g.out_step + rows.sequence(i) * g.out_row;
-        T* to = dh + i * p.outputs;
+        T* to = dh + i * rows.state_row();
         for_units<T>(p.outputs, [&](i64 unit, auto lanes) {
             lanes.store(to + unit, lanes.load(to + unit) + lanes.load(from + unit));
         });
@@ -217,10 +218,12 @@ void bias_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const T*
     const std::size_t hidden = std::size_t(p.hidden) * sizeof(T);
     Workspace<T> sums(d_row);
     const T* s = sums.get();
+    // Of the padding as well, which nobody looks at.
     bias_grad(p.rows, d_row, 1, d_gates, sums.get());
     if (p.cell != Cell::gru) {
-        if (g.d_b_ih) __builtin_memcpy(g.d_b_ih, s, std::size_t(d_row) * sizeof(T));
-        if (g.d_b_hh) __builtin_memcpy(g.d_b_hh, s, std::size_t(d_row) * sizeof(T));
+        const std::size_t all = std::size_t(gates_of(p.cell)) * hidden;
+        if (g.d_b_ih) __builtin_memcpy(g.d_b_ih, s, all);
+        if (g.d_b_hh) __builtin_memcpy(g.d_b_hh, s, all);
         return;
     }
     if (g.d_b_ih) {
@@ -236,15 +239,15 @@ template <class T>
 void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g) {
     const Rows<T> rows(p);
     const bool is_lstm = p.cell == Cell::lstm, is_gru = p.cell == Cell::gru;
-    const i64 d_row = kept_of(p.cell) * p.hidden;
+    const i64 d_row = p.gates_row, state_row = rows.state_row();
     const T* c_before = g.reserve + p.rows * d_row;
     const T* h_before = c_before + (is_lstm ? p.rows * p.hidden : 0);
     Workspace<T> d_gates(p.rows * d_row);
-    Workspace<T> dh(p.batch * p.outputs), dc(is_lstm ? p.batch * p.hidden : 0);
+    Workspace<T> dh(p.batch * state_row), dc(is_lstm ? p.batch * state_row : 0);
     rows.load_state(g.d_h_n, p.outputs, dh.get());
     if (is_lstm) rows.load_state(g.d_c_n, p.hidden, dc.get());
     // With a projection: dh before and after it, and h before it.
-    Workspace<T> inner_dh(p.w_hr ? p.batch * p.hidden : 0);
+    Workspace<T> inner_dh(p.w_hr ? p.batch * state_row : 0);
     Workspace<T> outer_dh(p.w_hr ? p.rows * p.outputs : 0);
     Workspace<T> unprojected(p.w_hr ? p.rows * p.hidden : 0);
     const i64 uses = g.d_h0 ? p.steps : p.steps - 1;
@@ -256,9 +259,8 @@ void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g)
         const i64 t = rows.time(n), active = rows.active(t), start = rows.start(t);
         add_output_grad(p, g, rows, t, dh.get());
         if (p.w_hr) {
-            __builtin_memcpy(outer_dh.get() + start * p.outputs, dh.get(),
-                             std::size_t(active * p.outputs) * sizeof(T));
-            by_hr.multiply(active, dh.get(), p.outputs, inner_dh.get(), p.hidden, false);
+            rows.keep_state(active, dh.get(), p.outputs, outer_dh.get() + start * p.outputs);
+            by_hr.multiply(active, dh.get(), state_row, inner_dh.get(), state_row, false);
         }
         BackStep<T> s;
         s.hidden = p.hidden;
@@ -267,12 +269,13 @@ void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g)
         s.gates_row = d_row;
         s.c_before = c_before + start * p.hidden;
         s.h_before = h_before + start * p.outputs;
+        s.state_row = state_row;
         s.dh = p.w_hr ? inner_dh.get() : dh.get();
         s.dc = dc.get();
         s.unprojected = p.w_hr ? unprojected.get() + start * p.hidden : nullptr;
         cell_step(p.cell, active, s);
         if (n > 0 || g.d_h0) {
-            by_hh.multiply(active, s.d_gates + (is_gru ? p.hidden : 0), d_row, dh.get(), p.outputs,
+            by_hh.multiply(active, s.d_gates + (is_gru ? p.hidden : 0), d_row, dh.get(), state_row,
                            is_gru);
         }
     }

@@ -27,11 +27,12 @@ struct Step {
     bool given;     // x's part of the gates, biases included, is what `gates` holds
     const T* bias;  // otherwise: gates * hidden values, or null
     bool keep;
-    T* c;           // (n, hidden) LSTM only
+    i64 state_row;
+    T* c;           // (n, state_row) LSTM only
     T* c_before;    // (n, hidden) or null
-    const T* h;     // (n, hidden) of the step before, GRU only
+    const T* h;     // (n, state_row) of the step before, GRU only
     const T* b_hn;  // GRU only, or null
-    T* out;         // (n, hidden)
+    T* out;         // (n, state_row)
 };
 
 // What products give for the gates of some units: those of row i and gate g at
@@ -58,35 +59,37 @@ void lstm_units(const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
     for (i64 row = 0; row < s.rows; ++row) {
         T* gates = s.gates + row * s.gates_row + first;
         const T* products = u.at(row);
-        const i64 at = row * hidden + first;
+        const i64 at = row * s.state_row + first;
+        const auto gate = [&](i64 unit, const auto& lanes, int g) {
+            const Vec<T> x = start(s, lanes, gates, g * hidden + unit, first);
+            return products ? x + lanes.load(products + g * u.gate + unit) : x;
+        };
+        // Two loops, c and then h: in one, the chain of operations of a unit is so long that too
+        // few units overlap. Quotients whose NaN would spread anyway share a division: c needs i, f
+        // and g, and h needs o and c.
         for_units<T>(count, [&](i64 unit, auto lanes) {
-            Vec<T> gate[4];
-#pragma GCC unroll 4
-            for (int g = 0; g < 4; ++g) {
-                gate[g] = start(s, lanes, gates, g * hidden + unit, first);
-                if (products) gate[g] += lanes.load(products + g * u.gate + unit);
-            }
-            // Quotients whose NaN would spread anyway share a division: c needs i, f and g, and h
-            // needs o and c.
-            const Quotient<T> i = sigmoid_quotient<T>(gate[0]), f = sigmoid_quotient<T>(gate[1]);
-            const Quotient<T> g = tanh_quotient<T>(gate[2]), o = sigmoid_quotient<T>(gate[3]);
+            const Quotient<T> i = sigmoid_quotient<T>(gate(unit, lanes, 0));
+            const Quotient<T> f = sigmoid_quotient<T>(gate(unit, lanes, 1));
+            const Quotient<T> g = tanh_quotient<T>(gate(unit, lanes, 2));
             const Vec<T> i_f = i.below * f.below, inverse = T(1) / (i_f * g.below);
             const Vec<T> scaled = inverse * g.below;
-            gate[0] = i.above * (f.below * scaled);
-            gate[1] = f.above * (i.below * scaled);
-            gate[2] = g.above * (i_f * inverse);
+            const Vec<T> value[3] = {i.above * (f.below * scaled), f.above * (i.below * scaled),
+                                     g.above * (i_f * inverse)};
             const Vec<T> before = lanes.load(s.c + at + unit);
-            const Vec<T> c = multiply_add(gate[1], before, gate[0] * gate[2]);
-            const Quotient<T> squashed = tanh_quotient<T>(c);
-            const Vec<T> both = T(1) / (o.below * squashed.below);
-            gate[3] = o.above * (squashed.below * both);
-            lanes.store(s.out + at + unit, gate[3] * (squashed.above * (o.below * both)));
             if (s.keep) {
-#pragma GCC unroll 4
-                for (int k = 0; k < 4; ++k) lanes.store(gates + k * hidden + unit, gate[k]);
-                lanes.store(s.c_before + at + unit, before);
+#pragma GCC unroll 3
+                for (int k = 0; k < 3; ++k) lanes.store(gates + k * hidden + unit, value[k]);
+                lanes.store(s.c_before + row * hidden + first + unit, before);
             }
-            lanes.store(s.c + at + unit, c);
+            lanes.store(s.c + at + unit, multiply_add(value[1], before, value[0] * value[2]));
+        });
+        for_units<T>(count, [&](i64 unit, auto lanes) {
+            const Quotient<T> o = sigmoid_quotient<T>(gate(unit, lanes, 3));
+            const Quotient<T> c = tanh_quotient<T>(lanes.load(s.c + at + unit));
+            const Vec<T> inverse = T(1) / (o.below * c.below);
+            const Vec<T> value = o.above * (c.below * inverse);
+            if (s.keep) lanes.store(gates + 3 * hidden + unit, value);
+            lanes.store(s.out + at + unit, value * (c.above * (o.below * inverse)));
         });
     }
 }
@@ -97,7 +100,7 @@ void gru_units(const Step<T>& s, const Products<T>& given, i64 first, i64 count)
     for (i64 row = 0; row < s.rows; ++row) {
         T* gates = s.gates + row * s.gates_row + first;
         const T* products = given.at(row);
-        const i64 at = row * hidden + first;
+        const i64 at = row * s.state_row + first;
         for_units<T>(count, [&](i64 unit, auto lanes) {
             Vec<T> x[3], u[3] = {};
 #pragma GCC unroll 3
@@ -136,7 +139,7 @@ void rnn_units(Cell cell, const Step<T>& s, const Products<T>& u, i64 first, i64
             if (products) h += lanes.load(products + unit);
             h = activate<T>(cell, h);
             if (s.keep) lanes.store(gates + unit, h);
-            lanes.store(s.out + row * s.hidden + first + unit, h);
+            lanes.store(s.out + row * s.state_row + first + unit, h);
         });
     }
 }
@@ -194,14 +197,15 @@ void step(Cell cell, const Step<T>& s, const typename StepProduct<T>::Factor* fa
 }
 
 // Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:
-// it then never leaves L1. That takes weights that stay in L2, and a batch that makes up for
-// reading them every step. (A GRU needs the two parts of n apart.)
-constexpr i64 kFusedWeightBytes = 768 * 1024;
+// it then never leaves L1. Every step reads W_ih again for that, which a batch makes up for if it
+// does enough with what it reads: 115 GFLOP/s with n rows take 230 / n GB/s. (A GRU needs the two
+// parts of n apart.)
 template <class T>
 bool fuses_input(const RecurrentParams<T>& p) {
-    const i64 weights = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
-    return p.cell != Cell::gru && p.batch > kNarrowRows && p.steps > kUsesInPlace + 1 &&
-           weights <= kFusedWeightBytes;
+    const i64 bytes = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
+    constexpr i64 in_l2 = 768 * 1024, in_l3 = 12 * 1024 * 1024;
+    const i64 rows = bytes <= in_l2 ? kNarrowRows + 1 : bytes <= in_l3 ? 12 : 48;
+    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace + 1;
 }
 
 // b_ih + b_hh, but for a GRU's b_hn, which stands inside the product with r.
@@ -214,7 +218,7 @@ void join_biases(const RecurrentParams<T>& p, T* bias) {
 
 // Pass 1: gates = x W_ih^T + bias; the rows of x stand at `x`.
 template <class T>
-void input_gates(const RecurrentParams<T>& p, const T* x, const T* bias, T* gates, i64 gates_row) {
+void input_gates(const RecurrentParams<T>& p, const T* x, const T* bias, T* gates) {
     GemmParams<T> g{};
     g.m = p.rows;
     g.n = gates_of(p.cell) * p.hidden;
@@ -226,7 +230,7 @@ void input_gates(const RecurrentParams<T>& p, const T* x, const T* bias, T* gate
     g.b_row = 1;
     g.b_col = p.inputs;
     g.c = gates;
-    g.ldc = gates_row;
+    g.ldc = p.gates_row;
     g.col_bias = bias;
     gemm(g);
 }
@@ -239,7 +243,7 @@ void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const
     for (i64 i = 0; i < p.batch; ++i) {
         T* out = to.out + t * to.out_step + rows.sequence(i) * to.out_row;
         if (i < rows.active(t)) {
-            __builtin_memcpy(out, h + i * p.outputs, bytes);
+            __builtin_memcpy(out, h + i * rows.state_row(), bytes);
         } else {
             __builtin_memset(out, 0, bytes);
         }
@@ -254,8 +258,8 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     const Rows<T> rows(p);
     const bool is_lstm = p.cell == Cell::lstm, fused = fuses_input(p);
     const i64 groups = gates_of(p.cell), width = groups * p.hidden;
-    const i64 gates_row = to.reserve ? kept_of(p.cell) * p.hidden : width;
-    Workspace<T> own_gates(to.reserve || fused ? 0 : p.rows * width), bias(p.b_ih ? width : 0);
+    const i64 gates_row = p.gates_row, state_row = rows.state_row();
+    Workspace<T> own_gates(to.reserve || fused ? 0 : p.rows * gates_row), bias(p.b_ih ? width : 0);
     T* gates = to.reserve ? to.reserve : own_gates.get();
     T* c_before = to.reserve && is_lstm ? to.reserve + p.rows * gates_row : nullptr;
     T* h_before =
@@ -268,11 +272,11 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     Workspace<T> gathered(in_place ? 0 : p.rows * p.inputs);
     if (!in_place) rows.gather(gathered.get());
     const T* x = in_place ? p.x : gathered.get();
-    if (!fused) input_gates(p, x, given_bias, gates, gates_row);
+    if (!fused) input_gates(p, x, given_bias, gates);
 
-    Workspace<T> h(p.batch * p.outputs), c(is_lstm ? p.batch * p.hidden : 0);
+    Workspace<T> h(p.batch * state_row), c(is_lstm ? p.batch * state_row : 0);
     // h' before its projection, or of all units before it takes h's place.
-    Workspace<T> next(p.batch * p.hidden);
+    Workspace<T> next(p.batch * state_row);
     rows.load_state(p.h0, p.outputs, h.get());
     if (is_lstm) rows.load_state(p.c0, p.hidden, c.get());
     // A state of zeros adds nothing to the first step.
@@ -285,8 +289,7 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     for (i64 n = 0; n < p.steps; ++n) {
         const i64 t = rows.time(n), active = rows.active(t), first = rows.start(t);
         if (h_before) {
-            __builtin_memcpy(h_before + first * p.outputs, h.get(),
-                             std::size_t(active * p.outputs) * sizeof(T));
+            rows.keep_state(active, h.get(), p.outputs, h_before + first * p.outputs);
         }
         Step<T> s;
         s.rows = active;
@@ -296,6 +299,7 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
         s.given = !fused;
         s.bias = given_bias;
         s.keep = to.reserve != nullptr;
+        s.state_row = state_row;
         s.c = c.get();
         s.c_before = c_before ? c_before + first * p.hidden : nullptr;
         s.h = h.get();
@@ -305,12 +309,12 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
         int count = 0;
         if (fused && in_place) factors[count++] = {&by_ih, x + t * p.x_step, p.x_row};
         if (fused && !in_place) factors[count++] = {&by_ih, x + first * p.inputs, p.inputs};
-        if (n > 0 || p.h0) factors[count++] = {&by_hh, h.get(), p.outputs};
+        if (n > 0 || p.h0) factors[count++] = {&by_hh, h.get(), state_row};
         step(p.cell, s, factors, count, n % 2 == 1);
         if (p.w_hr) {
-            by_hr.multiply(active, next.get(), p.hidden, h.get(), p.outputs, false);
+            by_hr.multiply(active, next.get(), state_row, h.get(), state_row, false);
         } else {
-            __builtin_memcpy(h.get(), next.get(), std::size_t(active * p.hidden) * sizeof(T));
+            __builtin_memcpy(h.get(), next.get(), std::size_t(active * state_row) * sizeof(T));
         }
         if (to.out) write_out(p, to, rows, t, h.get());
     }

@@ -46,21 +46,32 @@ class Rows {
             __builtin_memcpy(dst + row * p.inputs, p.x + at, std::size_t(p.inputs) * sizeof(T));
         });
     }
-    // state (batch, width) = given (batch, width) in the order of the rows, or 0.
+    // From one sequence's state to the next: padded like the gates' rows (ops/recurrent.cpp), and
+    // the same for h and c.
+    FUSEDNN_INLINE i64 state_row() const {
+        const i64 width = max_of(p_.hidden, p_.outputs), item = sizeof(T);
+        return width * item % 512 == 0 ? width + 64 / item : width;
+    }
+    // state (batch, state_row) = given (batch, width) in the order of the rows, or 0.
     FUSEDNN_INLINE void load_state(const T* given, i64 width, T* state) const {
         const std::size_t bytes = std::size_t(width) * sizeof(T);
-        if (!given) {
-            __builtin_memset(state, 0, bytes * std::size_t(p_.batch));
-            return;
-        }
         for (i64 i = 0; i < p_.batch; ++i) {
-            __builtin_memcpy(state + i * width, given + sequence(i) * width, bytes);
+            T* to = state + i * state_row();
+            if (given) __builtin_memcpy(to, given + sequence(i) * width, bytes);
+            if (!given) __builtin_memset(to, 0, bytes);
         }
     }
     FUSEDNN_INLINE void store_state(const T* state, i64 width, T* to) const {
         if (!to) return;
         for (i64 i = 0; i < p_.batch; ++i) {
-            __builtin_memcpy(to + sequence(i) * width, state + i * width,
+            __builtin_memcpy(to + sequence(i) * width, state + i * state_row(),
+                             std::size_t(width) * sizeof(T));
+        }
+    }
+    // The first `count` sequences' states as rows without gaps.
+    FUSEDNN_INLINE void keep_state(i64 count, const T* state, i64 width, T* to) const {
+        for (i64 i = 0; i < count; ++i) {
+            __builtin_memcpy(to + i * width, state + i * state_row(),
                              std::size_t(width) * sizeof(T));
         }
     }
@@ -70,12 +81,9 @@ class Rows {
     Workspace<i64> starts_;
 };
 
-// Gates that the weights have, and values that the reserve keeps for each hidden unit.
+// Gates that the weights have.
 FUSEDNN_INLINE int gates_of(Cell cell) {
     return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
-}
-FUSEDNN_INLINE int kept_of(Cell cell) {
-    return cell == Cell::lstm || cell == Cell::gru ? 4 : 1;
 }
 
 // body(unit, lanes) over `count` units, a vector at a time; lanes.load and lanes.store move as
