@@ -372,7 +372,7 @@ def test_parameter_counts():
         (
             lambda: nn.Conv1d(1, 1, 3, padding="x"),
             ValueError,
-            "padding='x', expected ints, 'valid'",
+            "padding='x', expected ints, pairs of ints, 'valid'",
         ),
         (lambda: nn.Conv1d(1, 1, 3, padding_mode="x"), ValueError, "padding_mode='x', expected"),
         (lambda: nn.Dropout(1.5), ValueError, r"Dropout: p=1.5, expected a probability in \[0, 1"),
@@ -396,10 +396,10 @@ def test_padding_names():
     assert F.conv1d(x, w, padding="valid").shape == (1, 1, 4)
     assert F.conv1d(x, w, padding="same", dilation=2).shape == x.shape
     with pytest.raises(
-        ValueError, match="conv1d: padding='full', expected ints, 'valid' or 'same'"
+        ValueError, match="conv1d: padding='full', expected ints, pairs of ints, 'valid', 'same' or"
     ):
         F.conv1d(x, w, padding="full")
-    with pytest.raises(ValueError, match="stride=0 and dilation=1 must be at least 1"):
+    with pytest.raises(ValueError, match="conv1d: stride must be at least 1, got 0"):
         F.conv1d(x, w, stride=0, padding="same")
 
 

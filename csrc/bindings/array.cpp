@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/dispatch.h"
 #include "core/errors.h"
 #include "core/memory.h"
 #include "ops/shapes.h"
@@ -105,6 +106,64 @@ py::object make_array(py::handle descr, std::size_t item, int ndim, const i64* s
     return result;
 }
 
+// An array of shape (batch..., A..., B...) that lies in memory as (batch..., B..., A...).
+struct Transposed {
+    i64 batch = 1, rows = 1, columns = 1;  // in memory: rows of B, columns of A
+};
+
+// Channels-last images, (N, T, C) sequences and transposed matrices come like this. False for what
+// does not, and for what is not aligned or not in native byte order.
+bool find_transposed(py::handle array, Py_intptr_t item, Transposed* found) {
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    const int ndim = proxy->nd;
+    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || ndim > kMaxDims ||
+        py::detail::array_descriptor_proxy(proxy->descr)->byteorder == '>') {
+        return false;
+    }
+    const Py_intptr_t *size = proxy->dimensions, *stride = proxy->strides;
+    int behind = ndim;  // the first axis of B
+    for (int axis = 0; axis < ndim; ++axis) {
+        if (size[axis] > 1 && stride[axis] == item) behind = axis + 1;
+    }
+    if (behind == ndim) return false;
+    Py_intptr_t step = item;
+    const auto fits = [&](int axis) { return size[axis] == 1 || stride[axis] == step; };
+    int front = behind;  // the first axis of A
+    while (front > 0 && fits(front - 1)) {
+        step *= size[--front];
+        found->columns *= size[front];
+    }
+    for (int axis = ndim - 1; axis >= behind; --axis) {
+        if (!fits(axis)) return false;
+        step *= size[axis];
+        found->rows *= size[axis];
+    }
+    for (int axis = front - 1; axis >= 0; --axis) {
+        if (!fits(axis)) return false;
+        step *= size[axis];
+        found->batch *= size[axis];
+    }
+    return true;
+}
+
+// A C-contiguous copy of a float array, whatever its strides and byte order.
+template <class T>
+py::object floating_copy(py::handle array) {
+    Transposed from;
+    if (!find_transposed(array, sizeof(T), &from)) return contiguous_copy(array, descr_of<T>());
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    const i64 item = i64(sizeof(T));
+    i64 shape[kMaxDims];
+    for (int axis = 0; axis < proxy->nd; ++axis) shape[axis] = proxy->dimensions[axis];
+    void* data;
+    py::object copy = make_array(descr_of<T>(), sizeof(T), proxy->nd, shape, &data);
+    GilRelease release(from.batch * from.rows * from.columns * item);
+    kernels<T>().transpose_matrices(from.batch, from.rows, from.columns,
+                                    static_cast<const T*>(static_cast<const void*>(proxy->data)),
+                                    static_cast<T*>(data));
+    return copy;
+}
+
 }  // namespace
 
 Array Array::floating(py::handle object, const char* op, const char* argument) {
@@ -120,10 +179,9 @@ Array Array::floating(py::handle object, const char* op, const char* argument) {
         throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
                            ", expected float32 or float64");
     }
-    result.owner_ =
-        readable_in_place(object)
-            ? py::reinterpret_borrow<py::object>(object)
-            : contiguous_copy(object, dtype == DType::f32 ? descr_of<float>() : descr_of<double>());
+    result.owner_ = readable_in_place(object) ? py::reinterpret_borrow<py::object>(object)
+                    : dtype == DType::f32     ? floating_copy<float>(object)
+                                              : floating_copy<double>(object);
     fill_view(result.view_, result.owner_, dtype, op, argument);
     return result;
 }

@@ -11,15 +11,6 @@ namespace {
 
 const char* const kNames[] = {"", "conv1d", "conv2d", "conv3d"};
 
-ops::WindowArgs window_args(const char* op, py::handle stride, py::handle padding,
-                            py::handle dilation) {
-    ops::WindowArgs args;
-    args.stride = to_ints(stride, op, "stride");
-    args.padding = to_ints(padding, op, "padding");
-    args.dilation = to_ints(dilation, op, "dilation");
-    return args;
-}
-
 py::object conv_forward(int spatial, py::handle input_object, py::handle weight_object,
                         py::handle bias_object, py::handle stride, py::handle padding,
                         py::handle dilation, py::handle groups, const std::string& algorithm) {
@@ -32,10 +23,10 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
         bias = Array::floating_like(bias_object, input, op, "bias");
         bias_shape = ops::shape_of(bias->view());
     }
-    ops::ConvShapes shapes =
-        ops::conv_shapes(op, spatial, ops::shape_of(input.view()), ops::shape_of(weight.view()),
-                         bias ? &bias_shape : nullptr, window_args(op, stride, padding, dilation),
-                         to_int(groups, op, "groups"));
+    ops::ConvShapes shapes = ops::conv_shapes(
+        op, spatial, ops::shape_of(input.view()), ops::shape_of(weight.view()),
+        bias ? &bias_shape : nullptr, to_conv_window(stride, padding, dilation, op),
+        to_int(groups, op, "groups"));
     ops::choose_algorithm(op, algorithm, ops::ConvPass::forward, shapes.params);
     void* output;
     py::object result =
@@ -56,9 +47,9 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
     const Array grad = Array::floating(grad_object, op, "grad");
     const Array weight = Array::floating_like(weight_object, grad, op, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
-    ops::ConvShapes shapes =
-        ops::conv_shapes(op, spatial, input, ops::shape_of(weight.view()), nullptr,
-                         window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
+    ops::ConvShapes shapes = ops::conv_shapes(
+        op, spatial, input, ops::shape_of(weight.view()), nullptr,
+        to_conv_window(stride, padding, dilation, op), to_int(groups, op, "groups"));
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_input, shapes.params);
     void* output;
@@ -66,7 +57,7 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
     {
         GilRelease release(ops::conv_cost(shapes.params));
         ops::conv_backward_input(shapes.params, grad.dtype(), grad.view().data, weight.view().data,
-                                 output);
+                                 nullptr, output);
     }
     return result;
 }
@@ -79,9 +70,9 @@ py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle 
     const Array grad = Array::floating(grad_object, op, "grad");
     const Array input = Array::floating_like(input_object, grad, op, "input");
     const ops::Shape weight = to_shape(weight_shape, op, "weight_shape");
-    ops::ConvShapes shapes =
-        ops::conv_shapes(op, spatial, ops::shape_of(input.view()), weight, nullptr,
-                         window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
+    ops::ConvShapes shapes = ops::conv_shapes(
+        op, spatial, ops::shape_of(input.view()), weight, nullptr,
+        to_conv_window(stride, padding, dilation, op), to_int(groups, op, "groups"));
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_weight, shapes.params);
     void* output;
@@ -116,13 +107,35 @@ py::object conv_backward_bias(int spatial, py::handle grad_object) {
 py::tuple conv_plan(int spatial, py::handle input_shape, py::handle weight_shape, py::handle stride,
                     py::handle padding, py::handle dilation, py::handle groups) {
     const char* op = "conv_plan";
-    ops::ConvShapes shapes =
-        ops::conv_shapes(op, spatial, to_shape(input_shape, op, "input_shape"),
-                         to_shape(weight_shape, op, "weight_shape"), nullptr,
-                         window_args(op, stride, padding, dilation), to_int(groups, op, "groups"));
+    ops::ConvShapes shapes = ops::conv_shapes(op, spatial, to_shape(input_shape, op, "input_shape"),
+                                              to_shape(weight_shape, op, "weight_shape"), nullptr,
+                                              to_conv_window(stride, padding, dilation, op),
+                                              to_int(groups, op, "groups"));
     ops::choose_algorithm(op, "auto", ops::ConvPass::forward, shapes.params);
     return py::make_tuple(ops::algorithm_name(shapes.params.algorithm),
                           ops::explain_algorithm(ops::ConvPass::forward, shapes.params));
+}
+
+// The shape of a convolution's output, and for each spatial axis (stride, dilation, zeros in front,
+// zeros behind): what Python code that does not run the kernels needs to know.
+py::tuple conv_shape(const std::string& name, int spatial, py::handle input_shape,
+                     py::handle weight_shape, py::handle stride, py::handle padding,
+                     py::handle dilation, py::handle groups) {
+    const char* op = name.c_str();
+    const ops::ConvShapes shapes = ops::conv_shapes(
+        op, spatial, to_shape(input_shape, op, "input_shape"),
+        to_shape(weight_shape, op, "weight_shape"), nullptr,
+        to_conv_window(stride, padding, dilation, op), to_int(groups, op, "groups"));
+    const ConvParams& p = shapes.params;
+    py::tuple output(shapes.output.size()), axes(spatial);
+    for (std::size_t i = 0; i < shapes.output.size(); ++i) output[i] = py::int_(shapes.output[i]);
+    for (int i = 0; i < spatial; ++i) {
+        const int at = 3 - spatial + i;
+        const i64 reach = (p.kernel[at] - 1) * p.dilation[at] + 1;
+        const i64 behind = (p.out_size[at] - 1) * p.stride[at] + reach - p.in_size[at] - p.pad[at];
+        axes[i] = py::make_tuple(p.stride[at], p.dilation[at], p.pad[at], behind > 0 ? behind : 0);
+    }
+    return py::make_tuple(output, axes);
 }
 
 }  // namespace
@@ -133,6 +146,7 @@ void init_conv(py::module_& m) {
     m.def("conv_backward_weight", &conv_backward_weight);
     m.def("conv_backward_bias", &conv_backward_bias);
     m.def("conv_plan", &conv_plan);
+    m.def("conv_shape", &conv_shape);
 }
 
 }  // namespace fusednn::bindings

@@ -5,6 +5,7 @@ namespace fusednn::bindings {
 
 void init_runtime(pybind11::module_& m);
 void init_conv(pybind11::module_& m);
+void init_conv_transpose(pybind11::module_& m);
 void init_pool(pybind11::module_& m);
 void init_unfold(pybind11::module_& m);
 void init_dense(pybind11::module_& m);

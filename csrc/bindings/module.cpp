@@ -25,6 +25,7 @@ PYBIND11_MODULE(_core, m) {
     init_threads();
     bindings::init_runtime(m);
     bindings::init_conv(m);
+    bindings::init_conv_transpose(m);
     bindings::init_pool(m);
     bindings::init_unfold(m);
     bindings::init_dense(m);

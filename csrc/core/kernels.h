@@ -250,7 +250,8 @@ struct KernelTable {
 
     // x (N, C, D, H, W); w (O, C/groups, KD, KH, KW); bias O values or null; y (N, O, OD, OH, OW).
     void (*conv_forward)(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
-    void (*conv_backward_input)(const ConvParams&, const T* dy, const T* w, T* dx);
+    // bias: in_channels values that are added to dx, or null (the transposed convolution has one).
+    void (*conv_backward_input)(const ConvParams&, const T* dy, const T* w, const T* bias, T* dx);
     void (*conv_backward_weight)(const ConvParams&, const T* x, const T* dy, T* dw);
     // db[o] = sum of dy over batch and space; `inner` = out pixels.
     void (*bias_grad)(i64 outer, i64 channels, i64 inner, const T* dy, T* db);
@@ -258,6 +259,9 @@ struct KernelTable {
     // columns (N, C * kernel taps, out pixels) <-> x (N, C, D, H, W); fold adds what overlaps.
     void (*unfold)(const ConvParams&, const T* x, T* columns);
     void (*fold)(const ConvParams&, const T* columns, T* x);
+
+    // x (batch, rows, columns) -> y (batch, columns, rows).
+    void (*transpose_matrices)(i64 batch, i64 rows, i64 columns, const T* x, T* y);
 
     // argmax (may be null): which tap of the window won, counted in row-major order, in the
     // smallest integer that holds it: `argmax_bytes` is 1, 2 or 4.

@@ -13,7 +13,7 @@ void gemm(const GemmParams<T>&);
 template <class T>
 void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
 template <class T>
-void conv_backward_input(const ConvParams&, const T* dy, const T* w, T* dx);
+void conv_backward_input(const ConvParams&, const T* dy, const T* w, const T* bias, T* dx);
 template <class T>
 void conv_backward_weight(const ConvParams&, const T* x, const T* dy, T* dw);
 template <class T>
@@ -22,6 +22,8 @@ template <class T>
 void unfold(const ConvParams&, const T* x, T* columns);
 template <class T>
 void fold(const ConvParams&, const T* columns, T* x);
+template <class T>
+void transpose_matrices(i64 batch, i64 rows, i64 columns, const T* x, T* y);
 
 template <class T>
 void max_pool_forward(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);

@@ -14,6 +14,7 @@ namespace FUSEDNN_ISA {
      bias_grad<T>,              \
      unfold<T>,                 \
      fold<T>,                   \
+     transpose_matrices<T>,     \
      max_pool_forward<T>,       \
      max_pool_backward<T>,      \
      relu_forward<T>,           \

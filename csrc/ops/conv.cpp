@@ -10,12 +10,6 @@ namespace fusednn::ops {
 
 namespace {
 
-const char* const kLayout[] = {"", "(N, C, L) or (C, L)", "(N, C, H, W) or (C, H, W)",
-                               "(N, C, D, H, W) or (C, D, H, W)"};
-const char* const kWeightLayout[] = {"", "(out_channels, in_channels / groups, kL)",
-                                     "(out_channels, in_channels / groups, kH, kW)",
-                                     "(out_channels, in_channels / groups, kD, kH, kW)"};
-
 void check_channels(const std::string& op, const Shape& input, const Shape& weight, i64 channels,
                     i64 groups) {
     const std::string shapes =
@@ -39,17 +33,64 @@ void check_channels(const std::string& op, const Shape& input, const Shape& weig
 
 }  // namespace
 
-ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Shape& weight,
-                       const Shape* bias, const WindowArgs& window, i64 groups) {
+void check_ranks(const char* op, int spatial, const Shape& input, const Shape& weight,
+                 const char* channels) {
+    static const char* const sizes[] = {"", "L", "H, W", "D, H, W"};
+    static const char* const kernels[] = {"", "kL", "kH, kW", "kD, kH, kW"};
     const int rank = int(input.size());
     if (rank != spatial + 2 && rank != spatial + 1) {
-        throw Error(std::string(op) + ": input has shape " + text(input) + ", expected " +
-                    kLayout[spatial]);
+        const std::string image = std::string("C, ") + sizes[spatial] + ")";
+        throw Error(std::string(op) + ": input has shape " + text(input) + ", expected (N, " +
+                    image + " or (" + image);
     }
     if (int(weight.size()) != spatial + 2) {
-        throw Error(std::string(op) + ": weight has shape " + text(weight) + ", expected " +
-                    kWeightLayout[spatial]);
+        throw Error(std::string(op) + ": weight has shape " + text(weight) + ", expected (" +
+                    channels + ", " + kernels[spatial] + ")");
     }
+    for (int axis = 2; axis < spatial + 2; ++axis) {
+        if (weight[std::size_t(axis)] >= 1) continue;
+        throw Error(std::string(op) + ": weight has shape " + text(weight) +
+                    ", every kernel size must be at least 1");
+    }
+}
+
+void fill_padding(const char* op, const PaddingArgs& given, int spatial, WindowAxis* axes) {
+    if (given.name == "valid") return;  // as the axes come: without padding
+    if (given.name == "same") {
+        // ceil(in / stride) windows; of the zeros they need, the smaller half goes in front.
+        for (WindowAxis* axis = axes; axis < axes + spatial; ++axis) {
+            const i64 effective = effective_kernel(op, *axis);
+            const i64 last =
+                axis->in ? (axis->in - 1) / axis->stride * axis->stride : -axis->stride;
+            const i64 need = last + effective - axis->in, total = need > 0 ? need : 0;
+            axis->pad = total / 2;
+            axis->pad_end = total - total / 2;
+        }
+        return;
+    }
+    if (given.name == "causal" && spatial == 1) {
+        axes->pad = effective_kernel(op, *axes) - 1;
+        return;
+    }
+    if (!given.name.empty()) {
+        throw Error(std::string(op) + ": padding='" + given.name +
+                    "', expected ints, pairs of ints, 'valid'" +
+                    (spatial == 1 ? ", 'same' or 'causal'" : " or 'same'"));
+    }
+    i64 front[3], back[3];
+    const bool pairs = !given.back.empty();
+    expand_window(op, pairs ? "padding in front" : "padding", given.front, spatial, 0, front);
+    expand_window(op, "padding behind", pairs ? given.back : given.front, spatial, 0, back);
+    for (int i = 0; i < spatial; ++i) {
+        axes[i].pad = front[i];
+        axes[i].pad_end = back[i];
+    }
+}
+
+ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Shape& weight,
+                       const Shape* bias, const ConvWindowArgs& window, i64 groups) {
+    check_ranks(op, spatial, input, weight, "out_channels, in_channels / groups");
+    const int rank = int(input.size());
     ConvShapes shapes;
     shapes.batched = rank == spatial + 2;
     ConvParams& p = shapes.params;
@@ -60,31 +101,21 @@ ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Sh
     check_channels(op, input, weight, p.in_channels, groups);
     if (bias) require_shape(op, "bias", *bias, {p.out_channels});
 
-    i64 stride[3], padding[3], dilation[3];
+    i64 stride[3], dilation[3];
     expand_window(op, "stride", window.stride, spatial, 1, stride);
-    expand_window(op, "padding", window.padding, spatial, 0, padding);
     expand_window(op, "dilation", window.dilation, spatial, 1, dilation);
+    WindowAxis axes[3];
+    for (int i = 0; i < spatial; ++i) {
+        const i64 in = input[std::size_t(rank - spatial + i)], kernel = weight[std::size_t(2 + i)];
+        axes[i] = {axis_name(spatial, i), in, kernel, stride[i], dilation[i], 0, 0};
+    }
+    fill_padding(op, window.padding, spatial, axes);
     if (shapes.batched) shapes.output.push_back(p.batch);
     shapes.output.push_back(p.out_channels);
-    for (int axis = 0; axis < 3; ++axis) {
-        const int at = axis - (3 - spatial);  // among the spatial axes of the call
-        if (at < 0) {
-            fill_axis(p, axis, {"", 1, 1, 1, 1, 0, 0}, 1);
-            continue;
-        }
-        const WindowAxis view{axis_name(spatial, at),
-                              input[std::size_t(rank - spatial + at)],
-                              weight[std::size_t(2 + at)],
-                              stride[at],
-                              dilation[at],
-                              padding[at],
-                              padding[at]};
-        if (view.kernel < 1) {
-            throw Error(std::string(op) + ": weight has shape " + text(weight) +
-                        ", every kernel size must be at least 1");
-        }
-        const i64 out = window_count(op, view, false);
-        fill_axis(p, axis, view, out);
+    for (int axis = 0; axis < 3 - spatial; ++axis) fill_axis(p, axis, {"", 1, 1, 1, 1, 0, 0}, 1);
+    for (int i = 0; i < spatial; ++i) {
+        const i64 out = window_count(op, axes[i], false);
+        fill_axis(p, 3 - spatial + i, axes[i], out);
         shapes.output.push_back(out);
     }
     checked_size(op, input);
@@ -110,11 +141,11 @@ void conv_forward(const ConvParams& params, DType dtype, const void* input, cons
 }
 
 void conv_backward_input(const ConvParams& params, DType dtype, const void* grad,
-                         const void* weight, void* grad_input) {
+                         const void* weight, const void* bias, void* grad_input) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         kernels<T>().conv_backward_input(params, static_cast<const T*>(grad),
-                                         static_cast<const T*>(weight),
+                                         static_cast<const T*>(weight), static_cast<const T*>(bias),
                                          static_cast<T*>(grad_input));
     });
 }

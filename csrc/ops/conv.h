@@ -7,8 +7,9 @@ namespace fusednn::ops {
 
 void conv_forward(const ConvParams& params, DType dtype, const void* input, const void* weight,
                   const void* bias, void* output);
+// bias (in_channels values, or null) is for the transposed convolution, which this pass is as well.
 void conv_backward_input(const ConvParams& params, DType dtype, const void* grad,
-                         const void* weight, void* grad_input);
+                         const void* weight, const void* bias, void* grad_input);
 void conv_backward_weight(const ConvParams& params, DType dtype, const void* grad,
                           const void* input, void* grad_weight);
 

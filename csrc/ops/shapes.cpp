@@ -6,8 +6,6 @@ namespace fusednn::ops {
 
 namespace {
 
-constexpr i64 kLargest = i64(1) << 60;
-
 [[noreturn]] void refuse_overflow(const char* op, const std::string& where = "") {
     throw Error(std::string(op) + ": sizes overflow 64 bits" + where);
 }

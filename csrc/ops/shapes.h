@@ -19,6 +19,10 @@ std::string text(const Shape& shape);  // "(2, 3, 4)"
 // " at index 3", " at index (0, 3)", or nothing where there is but one.
 std::string index_text(const Shape& shape, i64 flat);
 
+// Sizes and positions beyond this are refused, so that kernels can add and multiply them without a
+// thought.
+constexpr i64 kLargest = i64(1) << 60;
+
 // a * b for sizes; Error "op: sizes overflow 64 bits" instead of a wrapped product.
 i64 checked_product(const char* op, i64 a, i64 b);
 i64 checked_size(const char* op, const Shape& shape);
@@ -46,8 +50,7 @@ struct WindowAxis {
     i64 in, kernel, stride, dilation, pad, pad_end;
 };
 
-// dilation * (kernel - 1) + 1. Sizes beyond 2^60 are refused, so that the kernels can add and
-// multiply positions without a thought.
+// dilation * (kernel - 1) + 1; Error from kLargest on.
 i64 effective_kernel(const char* op, const WindowAxis& axis);
 
 // How many windows fit. Ceil mode adds the one that hangs over the end, if it starts inside the
@@ -73,6 +76,17 @@ void fill_axis(Params& params, int index, const WindowAxis& axis, i64 out) {
 
 // ---- conv, unfold, fold ----------------------------------------
 
+// A convolution's padding as the caller gave it.
+struct PaddingArgs {
+    std::string name;              // "valid", "same", "causal", or empty: the widths below
+    std::vector<i64> front, back;  // zeros on either side; one value for all axes, or one for each
+};
+
+struct ConvWindowArgs {
+    std::vector<i64> stride, dilation;
+    PaddingArgs padding;
+};
+
 struct ConvShapes {
     ConvParams params;
     Shape output;
@@ -81,7 +95,21 @@ struct ConvShapes {
 
 // op is "conv1d", "conv2d" or "conv3d"; spatial is 1, 2 or 3.
 ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Shape& weight,
-                       const Shape* bias, const WindowArgs& window, i64 groups);
+                       const Shape* bias, const ConvWindowArgs& window, i64 groups);
+
+// The transpose of a convolution. `params` describe that convolution, which goes from the result
+// back to the input: in_size is the result's, out_size the input's.
+ConvShapes conv_transpose_shapes(const char* op, int spatial, const Shape& input,
+                                 const Shape& weight, const Shape* bias,
+                                 const ConvWindowArgs& window,
+                                 const std::vector<i64>& output_padding, i64 groups);
+
+// What the two share: the number of axes of input and weight (`channels` names the first two of the
+// weight's), and the padding.
+void check_ranks(const char* op, int spatial, const Shape& input, const Shape& weight,
+                 const char* channels);
+// Fills pad and pad_end of `spatial` axes, whose other members are known.
+void fill_padding(const char* op, const PaddingArgs& given, int spatial, WindowAxis* axes);
 
 // Input (N, C, spatial...) -> columns (N, C * taps, output pixels).
 ConvShapes unfold_shapes(const char* op, const Shape& input, const WindowArgs& window);

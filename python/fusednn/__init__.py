@@ -31,6 +31,7 @@ from ._tensor.mode import enable_grad, is_grad_enabled, no_grad, set_grad_enable
 from ._tensor.pointwise import maximum, minimum, where
 from ._tensor.shape import cat, stack
 from ._tensor.tensor import Tensor
+from .functional.conv_matrix import conv_matrix
 from .io import load, save
 from .random import manual_seed
 
@@ -55,6 +56,7 @@ __all__ = [
     "arange",
     "cat",
     "config",
+    "conv_matrix",
     "cpu_isa",
     "cuda_status",
     "data",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Ints = int | Sequence[int]
+Padding = int | str | Sequence[int | Sequence[int]]
 
 # ---- conv (bindings/conv.cpp) --------------------------------------------------------------------
 def conv_forward(
@@ -21,7 +22,7 @@ def conv_forward(
     weight: Array,
     bias: Array | None,
     stride: Ints,
-    padding: Ints,
+    padding: Padding,
     dilation: Ints,
     groups: int,
     algorithm: str,
@@ -33,7 +34,7 @@ def conv_backward_input(
     weight: Array,
     input_shape: tuple[int, ...],
     stride: Ints,
-    padding: Ints,
+    padding: Padding,
     dilation: Ints,
     groups: int,
     algorithm: str,
@@ -45,7 +46,7 @@ def conv_backward_weight(
     input: Array,
     weight_shape: tuple[int, ...],
     stride: Ints,
-    padding: Ints,
+    padding: Padding,
     dilation: Ints,
     groups: int,
     algorithm: str,
@@ -57,13 +58,68 @@ def conv_plan(
     input_shape: tuple[int, ...],
     weight_shape: tuple[int, ...],
     stride: Ints,
-    padding: Ints,
+    padding: Padding,
     dilation: Ints,
     groups: int,
     /,
 ) -> tuple[str, str]:
     """The algorithm that "auto" chooses for the forward pass, and why."""
 
+def conv_shape(
+    op: str,
+    spatial: int,
+    input_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    stride: Ints,
+    padding: Padding,
+    dilation: Ints,
+    groups: int,
+    /,
+) -> tuple[tuple[int, ...], tuple[tuple[int, int, int, int], ...]]:
+    """The output's shape; per axis stride, dilation, zeros in front, zeros read behind."""
+
+# ---- conv_transpose (bindings/conv_transpose.cpp) ------------------------------------------------
+def conv_transpose_forward(
+    spatial: int,
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Ints,
+    padding: Padding,
+    output_padding: Ints,
+    dilation: Ints,
+    groups: int,
+    algorithm: str,
+    /,
+) -> Array: ...
+def conv_transpose_backward_input(
+    spatial: int,
+    grad: Array,
+    weight: Array,
+    input_shape: tuple[int, ...],
+    stride: Ints,
+    padding: Padding,
+    output_padding: Ints,
+    dilation: Ints,
+    groups: int,
+    algorithm: str,
+    /,
+) -> Array: ...
+def conv_transpose_backward_weight(
+    spatial: int,
+    grad: Array,
+    input: Array,
+    weight_shape: tuple[int, ...],
+    stride: Ints,
+    padding: Padding,
+    output_padding: Ints,
+    dilation: Ints,
+    groups: int,
+    algorithm: str,
+    /,
+) -> Array: ...
+
+# ---- unfold (bindings/unfold.cpp) ----------------------------------------------------------------
 def unfold(
     input: Array, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints, /
 ) -> Array: ...

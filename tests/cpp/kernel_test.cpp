@@ -22,6 +22,7 @@ const Group groups[] = {
     {"gemm", test_gemm},
     {"conv", test_conv},
     {"unfold", test_unfold},
+    {"transpose", test_transpose},
     {"pool", test_pool},
     {"activation", test_activation},
     {"unary", test_unary},

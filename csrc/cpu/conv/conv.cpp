@@ -8,6 +8,7 @@
 // - pad], a product of w as it lies in memory with the implicit im2col matrix (problem.h, pack.h).
 // Input gradient, per group and per residue of the input position modulo the stride: the same
 // product with dy as the source and the taps that reach the residue, w read as (C/groups, O, taps).
+// Residues that read the same positions of dy are rows of one product, which packs those once.
 #include "cpu/conv/channel_lanes.h"
 #include "cpu/conv/depthwise.h"
 #include "cpu/conv/few_channels.h"
@@ -25,7 +26,7 @@ namespace {
 // what each tile costs besides. The constants are measured (bench/lab/README.md).
 template <class T>
 FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
-    if (!channel_lanes_apply(p)) return false;
+    if (!channel_lanes_apply(p) || p.row_group > 1) return false;
     double reached = double(p.channels);  // taps that read inside the source, of a mean position
     for (int axis = 0; axis < 3; ++axis) {
         double inside_axis = 0;
@@ -82,23 +83,28 @@ FUSEDNN_INLINE ConvWeights<T> of_group(ConvWeights<T> w, const ConvGroups& group
     return w;
 }
 
-// The weights of a group as the matrix of the input gradient: row c, column (o, t).
+// The weights of a group as the matrix of the input gradient: row (c, residue), column (o, t).
 template <class T>
 struct TransposedWeights {
     ConvWeights<T> weights;
-    const i64* position;  // of each tap in the kernel
-    i64 taps;
+    const i64* position;  // in the kernel, of each tap of each residue
+    i64 taps, residues;
 
     FUSEDNN_INLINE bool in_rows() const { return false; }
     FUSEDNN_INLINE i64 row_stride() const { return 0; }
     FUSEDNN_INLINE const T* rows(i64, i64) const { return nullptr; }
     FUSEDNN_INLINE void pack(i64 row0, int height, i64 k0, i64 kc, T* dst, bool) const {
-        if (kc == 0) return;  // no tap reaches this residue
+        if (kc == 0) return;  // no tap reaches these residues
+        i64 channel[kTileRows];
+        const i64* tap[kTileRows];
+        for (int r = 0; r < height; ++r) {
+            channel[r] = (row0 + r) / residues * weights.row_stride;
+            tap[r] = position + (row0 + r) % residues * taps;
+        }
         i64 o = k0 / taps, t = k0 % taps;
-        for (i64 r = 0; r < kc; ++r) {
-            const T* src =
-                weights.w + o * weights.channel_stride + row0 * weights.row_stride + position[t];
-            for (int c = 0; c < height; ++c) dst[r * height + c] = src[c * weights.row_stride];
+        for (i64 k = 0; k < kc; ++k) {
+            const T* src = weights.w + o * weights.channel_stride;
+            for (int r = 0; r < height; ++r) dst[k * height + r] = src[channel[r] + tap[r][t]];
             if (++t == taps) {
                 t = 0;
                 ++o;
@@ -107,23 +113,79 @@ struct TransposedWeights {
     }
 };
 
-// One residue (start) of the input positions modulo the stride, of group 0.
+// Input position i meets output position q at tap k where i = q * stride + k * dilation - pad. So
+// residue r of i modulo the stride reads, for grid position j (i = j * stride + r), the outputs
+// j + offset for the taps k whose reach, r + pad - k * dilation, is a multiple of the stride.
+struct Residues {
+    i64 first, count;  // neighbours that read the same outputs
+    i64 grid, taps;
+};
+
+// A residue's first tap (kernel or more if there is none), and how far apart its taps are.
+FUSEDNN_INLINE i64 first_tap(const ConvParams& c, int axis, i64 residue, i64* apart) {
+    const i64 stride = c.stride[axis], reach = (residue + c.pad[axis]) % stride;
+    *apart = stride;
+    if (c.dilation[axis] == 1) return reach;
+    for (i64 common = c.dilation[axis]; common != 0;) {  // stride / gcd(stride, dilation)
+        const i64 rest = *apart % common;
+        *apart = common;
+        common = rest;
+    }
+    *apart = stride / *apart;
+    i64 k = 0;
+    while (k < *apart && (reach - k * c.dilation[axis]) % stride != 0) ++k;
+    return k < *apart ? k : c.kernel[axis];
+}
+
+// The offsets of a residue and the taps they belong to; returns how many.
+FUSEDNN_INLINE i64 list_taps(const ConvParams& c, int axis, i64 residue, i64* offset, i64* tap) {
+    i64 taps = 0, apart;
+    for (i64 k = first_tap(c, axis, residue, &apart); k < c.kernel[axis]; k += apart) {
+        offset[taps] = (residue + c.pad[axis] - k * c.dilation[axis]) / c.stride[axis];
+        tap[taps++] = k;
+    }
+    return taps;
+}
+
+// The residues from `first` on that go together. `offset` takes their offsets; `scratch` has room
+// for two times the taps of one residue.
+FUSEDNN_INLINE Residues residues_from(const ConvParams& c, int axis, i64 first, i64* offset,
+                                      i64* scratch) {
+    Residues r;
+    r.first = first;
+    r.taps = list_taps(c, axis, first, offset, scratch);
+    r.grid = ceil_div(c.in_size[axis] - first, c.stride[axis]);
+    const i64 last = min_of(c.stride[axis], c.in_size[axis]);
+    for (r.count = 1; first + r.count < last; ++r.count) {
+        const i64 next = first + r.count;
+        if (ceil_div(c.in_size[axis] - next, c.stride[axis]) != r.grid) break;
+        if (list_taps(c, axis, next, scratch, scratch + c.kernel[axis]) != r.taps) break;
+        i64 equal = 0;
+        while (equal < r.taps && scratch[equal] == offset[equal]) ++equal;
+        if (equal < r.taps) break;
+    }
+    return r;
+}
+
+// Some residues of each axis as one problem, of group 0.
 template <class T>
 struct ResidueProblem {
     ConvProblem<T> problem;
     ConvWeights<T> weights;
-    const i64* position;  // of each tap in the kernel
+    const i64* position;  // of each tap of each residue in the kernel
 };
 
-FUSEDNN_INLINE i64 residue_lists(const ConvParams& c) {
-    return 2 * (c.kernel[0] + c.kernel[1] + c.kernel[2] + volume(c.kernel));
+// Room for the lists of a problem of `together` residues.
+FUSEDNN_INLINE i64 residue_lists(const ConvParams& c, i64 together) {
+    return 2 * (c.kernel[0] + c.kernel[1] + c.kernel[2] + volume(c.kernel)) + together;
 }
 
-// `list` holds residue_lists(c) elements.
+// `list` holds residue_lists(c, together) elements.
 template <class T>
-ResidueProblem<T> residue_problem(const ConvParams& c, const i64 (&start)[3], const T* dy,
+ResidueProblem<T> residue_problem(const ConvParams& c, const Residues (&residues)[3], const T* dy,
                                   const T* w, T* dx, i64* list) {
-    const i64 channels = c.in_channels / c.groups;
+    const i64 channels = c.in_channels / c.groups, kernel_volume = volume(c.kernel);
+    const i64 together = residues[0].count * residues[1].count * residues[2].count;
     ConvProblem<T> p;
     p.batch = c.batch;
     p.src_plane = volume(c.out_size);
@@ -133,43 +195,45 @@ ResidueProblem<T> residue_problem(const ConvParams& c, const i64 (&start)[3], co
     p.dst_plane = volume(c.in_size);
     p.dst_image = c.in_channels * p.dst_plane;
     p.dst = dx;
-    p.rows = channels;
-
-    // Input position i meets output position q at tap k where i = q * stride + k * dilation - pad.
-    const i64 kernel_volume = volume(c.kernel);
-    i64* kernel_index[3];
+    p.rows = channels * together;
+    i64 *offset[3], *of_axis[3];
     for (int axis = 0; axis < 3; ++axis) {
-        i64* offset = list;
-        kernel_index[axis] = list + c.kernel[axis];
+        offset[axis] = list;
+        of_axis[axis] = list + c.kernel[axis];
         list += 2 * c.kernel[axis];
         p.src_size[axis] = c.out_size[axis];
         p.dst_size[axis] = c.in_size[axis];
-        p.dst_start[axis] = start[axis];
+        p.dst_start[axis] = residues[axis].first;
         p.dst_step[axis] = c.stride[axis];
-        p.grid[axis] = ceil_div(c.in_size[axis] - start[axis], c.stride[axis]);
+        p.grid[axis] = residues[axis].grid;
         p.step[axis] = 1;
-        p.offset[axis] = offset;
-        p.taps[axis] = 0;
-        for (i64 k = 0; k < c.kernel[axis]; ++k) {
-            const i64 reach = start[axis] + c.pad[axis] - k * c.dilation[axis];
-            if (reach % c.stride[axis] != 0) continue;
-            offset[p.taps[axis]] = reach / c.stride[axis];
-            kernel_index[axis][p.taps[axis]++] = k;
-        }
+        p.taps[axis] = residues[axis].taps;
+        p.offset[axis] = offset[axis];
     }
-    i64 *position = list, *tap = list + kernel_volume;
+    i64 *position = list, *tap = list + kernel_volume, *shift = tap + kernel_volume;
     for (i64 k = 0; k < kernel_volume; ++k) tap[k] = -1;
-    i64 t = 0;
-    for (i64 i = 0; i < p.taps[0]; ++i) {
-        for (i64 j = 0; j < p.taps[1]; ++j) {
-            for (i64 l = 0; l < p.taps[2]; ++l) {
-                position[t] =
-                    (kernel_index[0][i] * c.kernel[1] + kernel_index[1][j]) * c.kernel[2] +
-                    kernel_index[2][l];
-                tap[position[t]] = t;
-                ++t;
+    i64* next = position;
+    for (i64 r = 0; r < together; ++r) {
+        const i64 rest = r / residues[2].count;
+        const i64 at[3] = {rest / residues[1].count, rest % residues[1].count,
+                           r % residues[2].count};
+        shift[r] = (at[0] * c.in_size[1] + at[1]) * c.in_size[2] + at[2];
+        for (int axis = 0; axis < 3; ++axis) {  // their offsets are the same for all
+            list_taps(c, axis, residues[axis].first + at[axis], offset[axis], of_axis[axis]);
+        }
+        for (i64 i = 0; i < p.taps[0]; ++i) {
+            for (i64 j = 0; j < p.taps[1]; ++j) {
+                for (i64 l = 0; l < p.taps[2]; ++l, ++next) {
+                    *next =
+                        (of_axis[0][i] * c.kernel[1] + of_axis[1][j]) * c.kernel[2] + of_axis[2][l];
+                    tap[*next] = next - position;
+                }
             }
         }
+    }
+    if (together > 1) {
+        p.row_group = together;
+        p.row_shift = shift;
     }
     return {p, ConvWeights<T>{w, kernel_volume, channels * kernel_volume, kernel_volume, tap},
             position};
@@ -205,10 +269,61 @@ bool conv_winograd(const ConvParams& c, bool backward, const T* src, const T* w,
         p.src = src + group * p.channels * src_plane;
         p.dst = dst + group * p.rows * dst_plane;
         p.w = w + group * out * in * kernel_volume;
-        p.bias = bias ? bias + group * out : nullptr;
+        p.bias = bias ? bias + group * p.rows : nullptr;
         finite = winograd(p) && finite;
     }
     return finite;
+}
+
+// The input gradient with positions in the lanes: all residues of the columns at once.
+template <class T>
+void backward_input_pixel_lanes(const ConvParams& c, const T* dy, const T* w, const T* bias,
+                                T* dx) {
+    const i64 columns = min_of(c.stride[2], c.in_size[2]), size = residue_lists(c, 1);
+    Workspace<i64> lists(columns * size);
+    Workspace<ConvProblem<T>> problems(columns);
+    Workspace<ConvWeights<T>> weights(columns);
+    const auto single = [&](int axis, i64 residue, i64* list) {
+        return Residues{residue, 1, ceil_div(c.in_size[axis] - residue, c.stride[axis]),
+                        list_taps(c, axis, residue, list, list + c.kernel[axis])};
+    };
+    Residues r[3];
+    for (i64 z = 0; z < min_of(c.stride[0], c.in_size[0]); ++z) {
+        r[0] = single(0, z, lists.get());
+        for (i64 y = 0; y < min_of(c.stride[1], c.in_size[1]); ++y) {
+            r[1] = single(1, y, lists.get());
+            for (i64 x = 0; x < columns; ++x) {
+                i64* list = lists.get() + x * size;
+                r[2] = single(2, x, list);
+                const ResidueProblem<T> one = residue_problem(c, r, dy, w, dx, list);
+                problems.get()[x] = one.problem;
+                weights.get()[x] = one.weights;
+            }
+            conv_pixel_lanes(problems.get(), weights.get(), columns, groups_of(c, true), bias);
+        }
+    }
+}
+
+// The input gradient of the residues `r` as a product, group by group.
+template <class T>
+void backward_input_product(const ConvParams& c, const Residues (&r)[3], const T* dy, const T* w,
+                            const T* bias, T* dx) {
+    const i64 together = r[0].count * r[1].count * r[2].count;
+    const i64 channels = c.in_channels / c.groups;
+    Workspace<i64> lists(residue_lists(c, together));
+    const ResidueProblem<T> all = residue_problem(c, r, dy, w, dx, lists.get());
+    const ConvGroups groups = groups_of(c, true);
+    Workspace<T> repeated(bias ? channels * together : 0);  // the bias of each row
+    for (i64 group = 0; group < groups.count; ++group) {
+        for (i64 row = 0; bias && row < channels * together; ++row) {
+            repeated.get()[row] = bias[group * channels + row / together];
+        }
+        const ConvProblem<T> p = of_group(all.problem, groups, group);
+        const ConvWeights<T> weights = of_group(all.weights, groups, group);
+        run_product(p, weights,
+                    TransposedWeights<T>{weights, all.position, p.tap_count(), together},
+                    bias ? repeated.get() : nullptr);
+    }
 }
 
 }  // namespace
@@ -236,40 +351,25 @@ void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T*
 }
 
 template <class T>
-void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
-    if (c.algorithm == ConvAlgorithm::winograd &&
-        conv_winograd(c, true, dy, w, static_cast<const T*>(nullptr), dx)) {
-        return;
+void conv_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
+    if (volume(c.in_size) == 0) return;
+    if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, true, dy, w, bias, dx)) return;
+    if (c.algorithm == ConvAlgorithm::direct) {
+        return backward_input_pixel_lanes(c, dy, w, bias, dx);
     }
-    const ConvGroups groups = groups_of(c, true);
-    const i64 columns = min_of(c.stride[2], c.in_size[2]), size = residue_lists(c);
-    Workspace<i64> lists(columns * size);
-    Workspace<ConvProblem<T>> problems(columns);
-    Workspace<ConvWeights<T>> weights(columns);
-    Workspace<const i64*> position(columns);
-    i64 start[3];
-    for (start[0] = 0; start[0] < min_of(c.stride[0], c.in_size[0]); ++start[0]) {
-        for (start[1] = 0; start[1] < min_of(c.stride[1], c.in_size[1]); ++start[1]) {
-            for (start[2] = 0; start[2] < columns; ++start[2]) {
-                const ResidueProblem<T> one =
-                    residue_problem(c, start, dy, w, dx, lists.get() + start[2] * size);
-                problems.get()[start[2]] = one.problem;
-                weights.get()[start[2]] = one.weights;
-                position.get()[start[2]] = one.position;
-            }
-            if (columns == 0) continue;
-            if (c.algorithm == ConvAlgorithm::direct) {
-                conv_pixel_lanes(problems.get(), weights.get(), columns, groups,
-                                 static_cast<const T*>(nullptr));
-                continue;
-            }
-            for (i64 i = 0; i < columns * groups.count; ++i) {
-                const i64 residue = i % columns, group = i / columns;
-                const ConvProblem<T> p = of_group(problems.get()[residue], groups, group);
-                const ConvWeights<T> w_group = of_group(weights.get()[residue], groups, group);
-                run_product(p, w_group,
-                            TransposedWeights<T>{w_group, position.get()[residue], p.tap_count()},
-                            static_cast<const T*>(nullptr));
+    const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
+    Workspace<i64> lists(3 * longest);
+    const auto from = [&](int axis, i64 first) {
+        return residues_from(c, axis, first, lists.get(), lists.get() + longest);
+    };
+    Residues r[3];
+    for (i64 z = 0; z < min_of(c.stride[0], c.in_size[0]); z += r[0].count) {
+        r[0] = from(0, z);
+        for (i64 y = 0; y < min_of(c.stride[1], c.in_size[1]); y += r[1].count) {
+            r[1] = from(1, y);
+            for (i64 x = 0; x < min_of(c.stride[2], c.in_size[2]); x += r[2].count) {
+                r[2] = from(2, x);
+                backward_input_product(c, r, dy, w, bias, dx);
             }
         }
     }
@@ -277,7 +377,7 @@ void conv_backward_input(const ConvParams& c, const T* dy, const T* w, T* dx) {
 
 #define FUSEDNN_CONV(T)                                                                 \
     template void conv_forward<T>(const ConvParams&, const T*, const T*, const T*, T*); \
-    template void conv_backward_input<T>(const ConvParams&, const T*, const T*, T*);
+    template void conv_backward_input<T>(const ConvParams&, const T*, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CONV)
 
 }  // namespace FUSEDNN_ISA

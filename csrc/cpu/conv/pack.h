@@ -73,12 +73,15 @@ class ColumnTable {
           rows_(reinterpret_cast<Row*>(workspace)),
           cols_(reinterpret_cast<Col*>(rows_ + kMaxChunks * p.taps[0] * p.taps[1])) {}
 
-    // Chooses the columns: [col0, col0 + cols), cols <= kTileCols.
-    FUSEDNN_INLINE void set_columns(i64 col0, i64 cols) {
+    // Chooses the columns: [col0, col0 + cols), cols <= kTileCols, to be packed for rows
+    // [k0, k0 + kc) or parts of them. Of a kernel with more taps than that, only those are looked
+    // at.
+    FUSEDNN_INLINE void set_columns(i64 col0, i64 cols, i64 k0, i64 kc) {
+        const TapRange taps = taps_of(k0, kc);
         chunks_ = 0;
         for_each_run(p_, col0, cols, kLanes<T>, [&](const GridRun& run, i64 done) {
             dst_[chunks_] = int(done);
-            add_chunk(run);
+            add_chunk(run, taps);
             ++chunks_;
         });
     }
@@ -93,21 +96,37 @@ class ColumnTable {
     }
 
   private:
-    FUSEDNN_INLINE void add_chunk(const GridRun& run) {
-        Row* row = rows_ + chunks_;
-        for (i64 i = 0; i < p_.taps[0]; ++i) {
+    // `rows` of the (i, j) from (i0, j0) on, and `cols` of the l from l0 on; both start again at 0
+    // after the last.
+    struct TapRange {
+        i64 i0, j0, rows, l0, cols;
+    };
+
+    FUSEDNN_INLINE TapRange taps_of(i64 k0, i64 kc) const {
+        const i64 row_taps = p_.taps[0] * p_.taps[1], col_taps = p_.taps[2];
+        if (kc >= row_taps * col_taps) return {0, 0, row_taps, 0, col_taps};
+        const i64 tap = k0 % (row_taps * col_taps), row = tap / col_taps, col = tap % col_taps;
+        return {row / p_.taps[1], row % p_.taps[1], min_of(ceil_div(col + kc, col_taps), row_taps),
+                col, min_of(kc, col_taps)};
+    }
+
+    FUSEDNN_INLINE void add_chunk(const GridRun& run, const TapRange& taps) {
+        i64 i = taps.i0, j = taps.j0;
+        for (i64 n = 0; n < taps.rows; ++n) {
             const i64 z = run.q[0] * p_.step[0] + p_.offset[0][i];
-            const bool z_inside = z >= 0 && z < p_.src_size[0];
-            for (i64 j = 0; j < p_.taps[1]; ++j, row += kMaxChunks) {
-                const i64 y = run.q[1] * p_.step[1] + p_.offset[1][j];
-                const bool inside = z_inside && y >= 0 && y < p_.src_size[1];
-                row->offset = run.image * p_.src_image + (z * p_.src_size[1] + y) * p_.src_size[2];
-                row->lanes = lanes_between(0, inside ? kLanes<T> : 0);
-            }
+            const i64 y = run.q[1] * p_.step[1] + p_.offset[1][j];
+            const bool inside = z >= 0 && z < p_.src_size[0] && y >= 0 && y < p_.src_size[1];
+            Row* row = rows_ + (i * p_.taps[1] + j) * kMaxChunks + chunks_;
+            row->offset = run.image * p_.src_image + (z * p_.src_size[1] + y) * p_.src_size[2];
+            row->lanes = lanes_between(0, inside ? kLanes<T> : 0);
+            if (++j < p_.taps[1]) continue;
+            j = 0;
+            if (++i == p_.taps[0]) i = 0;
         }
         const i64 step = p_.step[2];
-        Col* col = cols_ + chunks_;
-        for (i64 l = 0; l < p_.taps[2]; ++l, col += kMaxChunks) {
+        i64 l = taps.l0;
+        for (i64 n = 0; n < taps.cols; ++n) {
+            Col* col = cols_ + l * kMaxChunks + chunks_;
             // Lane x reads column first + x * step: inside where 0 <= that < size.
             const i64 first = run.q[2] * step + p_.offset[2][l];
             i64 begin = 0, end = run.count;
@@ -119,6 +138,7 @@ class ColumnTable {
             }
             col->offset = first;
             col->lanes = strided_lanes<T>(step, begin, end);
+            if (++l == p_.taps[2]) l = 0;
         }
     }
 

@@ -6,9 +6,11 @@
 //   forward         source x,  step = stride, offset = tap * dilation - pad; dst y, dst_step 1
 //   backward input  source dy, one problem for each residue of the input position modulo the
 //   stride;
-//                   the taps are those that reach the residue, step 1; dst dx, dst_step = stride
-// The product has rows = dst channels of a group, columns = batch * grid positions, and k runs over
-// (source channel, tap), taps fastest.
+//                   the taps are those that reach the residue, step 1; dst dx, dst_step = stride.
+//                   Residues that read the same source positions, with weights of their own, are
+//                   rows of one problem
+// The product has rows = dst channels of a group (times residues), columns = batch * grid
+// positions, and k runs over (source channel, tap), taps fastest.
 #pragma once
 #include "core/kernels.h"
 #include "cpu/parallel.h"
@@ -32,8 +34,16 @@ struct ConvProblem {
     i64 dst_size[3], dst_plane, dst_image;
     i64 dst_start[3], dst_step[3];
     i64 rows;
+    // Row r writes channel r / row_group of the destination, row_shift[r % row_group] elements
+    // further on (null for a group of 1).
+    i64 row_group = 1;
+    const i64* row_shift = nullptr;
 
     FUSEDNN_INLINE i64 positions() const { return grid[0] * grid[1] * grid[2]; }
+    FUSEDNN_INLINE i64 row_offset(i64 row) const {
+        if (row_group == 1) return row * dst_plane;
+        return row / row_group * dst_plane + row_shift[row % row_group];
+    }
     FUSEDNN_INLINE i64 tap_count() const { return taps[0] * taps[1] * taps[2]; }
     FUSEDNN_INLINE i64 depth() const { return channels * tap_count(); }
     FUSEDNN_INLINE i64 columns() const { return batch * positions(); }

@@ -11,13 +11,13 @@ template <bool kToBuffer, class T>
 FUSEDNN_INLINE void move_columns(const ConvProblem<T>& p, i64 row0, int rows, i64 col0, i64 cols,
                                  T* buffer) {
     for_each_run(p, col0, cols, cols, [&](const GridRun& run, i64 done) {
-        i64 at = run.image * p.dst_image + row0 * p.dst_plane;
+        i64 at = run.image * p.dst_image;
         at += ((run.q[0] * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] +
                run.q[1] * p.dst_step[1] + p.dst_start[1]) *
               p.dst_size[2];
         at += run.q[2] * p.dst_step[2] + p.dst_start[2];
         for (int r = 0; r < rows; ++r) {
-            T* dst = p.dst + at + r * p.dst_plane;
+            T* dst = p.dst + at + p.row_offset(row0 + r);
             T* packed = buffer + r * kTileCols<T> + done;
             for (i64 i = 0; i < run.count; ++i) {
                 if (kToBuffer) {
@@ -42,7 +42,7 @@ FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* b
         cut, p.rows, p.columns(), p.depth(), a,
         [&](i64 k0, i64 kc, i64 col0, i64 cols, T* dst, int slot) {
             ColumnTable<T> table(p, tables.slot(slot));
-            table.set_columns(col0, cols);
+            table.set_columns(col0, cols, k0, kc);
             table.pack(k0, kc, dst);
         },
         [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 row0,

@@ -58,7 +58,8 @@ FUSEDNN_INLINE void pack_unit(const WeightGrad<T>& g, ColumnTable<T>& table, i64
     alignas(64) T block[width * width + width];
     for (i64 q = 0; q < count; q += width) {
         const i64 positions = min_of(width, count - q);
-        table.set_columns(image * g.positions + q0 + q, positions);
+        table.set_columns(image * g.positions + q0 + q, positions, begin * width,
+                          min_of(end * width, g.depth) - begin * width);
         for (i64 panel = begin; panel < end; ++panel) {
             const i64 k0 = panel * width;
             table.pack(k0, min_of(width, g.depth - k0), block);

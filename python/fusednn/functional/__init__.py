@@ -35,10 +35,12 @@ from .average import (
     global_pool,
 )
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
+from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .dense import linear
 from .dropout import dropout
 from .embedding import embedding, rotary_angles, rotary_embedding
 from .heads import split_heads
+from .locally_connected import locally_connected1d, locally_connected2d
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -81,6 +83,9 @@ __all__ = [
     "conv2d",
     "conv3d",
     "conv_plan",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "elu",
@@ -100,6 +105,8 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "locally_connected1d",
+    "locally_connected2d",
     "log_softmax",
     "logsigmoid",
     "max_pool1d",

@@ -1,8 +1,8 @@
 """Convolution (cross-correlation, as usual in networks), and its patches as a matrix.
 
-y[n, o, t] = bias[o] + sum over c, k of weight[o, c, k] * x[n, c, t * stride + k * dilation - pad],
+y[n, o, t] = bias[o] + sum over c, k of weight[o, c, k] * x[n, c, t * stride + k * dilation - front]
 with x = 0 outside; along each axis the output has
-floor((L + 2 * pad - dilation * (K - 1) - 1) / stride) + 1 positions.
+floor((L + front + back - dilation * (K - 1) - 1) / stride) + 1 positions.
 """
 
 from __future__ import annotations
@@ -10,16 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy import ndarray
+
 from .. import _core
+from .._tensor.shape import cat
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
-from .padding import pad
 
 Ints = int | Sequence[int]
+Padding = int | str | Sequence[int | Sequence[int]]
 
 
 def _frozen(value: Any) -> Any:
-    # A list that the caller changes later must not change the gradient.
-    return tuple(value) if type(value) is list else value
+    """value, lists made tuples: what the caller changes later must not change the gradient."""
+    if type(value) is int or type(value) is str:
+        return value
+    return tuple(map(_frozen, value)) if hasattr(value, "__iter__") else value
+
+
+def _flipped(weight: Any) -> Any:
+    """The array with its kernel axes reversed (a view); what is no array comes back as it is."""
+    return np.flip(weight, tuple(range(2, weight.ndim))) if isinstance(weight, ndarray) else weight
 
 
 def _conv(
@@ -33,69 +44,93 @@ def _conv(
     dilation: Any,
     groups: int,
     algorithm: str,
+    flip_kernel: bool,
 ) -> Any:
-    if type(padding) is str:
-        input, padding = _named_padding(op, spatial, input, weight, stride, padding, dilation)
     if not (
         isinstance(input, TensorBase)
         or isinstance(weight, TensorBase)
         or isinstance(bias, TensorBase)
     ):
+        if flip_kernel:
+            weight = _flipped(weight)
         return _core.conv_forward(
             spatial, input, weight, bias, stride, padding, dilation, groups, algorithm
         )
     x, w = raw(input), raw(weight)
-    out = _core.conv_forward(spatial, x, w, raw(bias), stride, padding, dilation, groups, algorithm)
+    out = _core.conv_forward(
+        spatial,
+        x,
+        _flipped(w) if flip_kernel else w,
+        raw(bias),
+        stride,
+        padding,
+        dilation,
+        groups,
+        algorithm,
+    )
     keep = (input if needs(weight) else None, weight if needs(input) else None)
     window = (_frozen(stride), _frozen(padding), _frozen(dilation), groups, algorithm)
-    context = (spatial, x.shape, w.shape, window)
+    context = (spatial, x.shape, w.shape, window, flip_kernel)
     return record(out, _conv_backward, (input, weight, bias), keep, context)
 
 
 def _conv_backward(node: Node, grad: Any) -> Gradients:
     x_edge, w_edge, b_edge = node.edges
-    x, w, spatial, x_shape, w_shape, window = node.saved
-    return (
-        None if x_edge is None else _core.conv_backward_input(spatial, grad, w, x_shape, *window),
-        None if w_edge is None else _core.conv_backward_weight(spatial, grad, x, w_shape, *window),
-        None if b_edge is None else _core.conv_backward_bias(spatial, grad),
-    )
+    x, w, spatial, x_shape, w_shape, window, flip_kernel = node.saved
+    grad_x = grad_w = None
+    if x_edge is not None:
+        w = _flipped(w) if flip_kernel else w
+        grad_x = _core.conv_backward_input(spatial, grad, w, x_shape, *window)
+    if w_edge is not None:
+        grad_w = _core.conv_backward_weight(spatial, grad, x, w_shape, *window)
+        grad_w = _flipped(grad_w) if flip_kernel else grad_w
+    return grad_x, grad_w, None if b_edge is None else _core.conv_backward_bias(spatial, grad)
 
 
-def _per_axis(op: str, name: str, value: Any, spatial: int) -> tuple[int, ...]:
-    values = (value,) * spatial if hasattr(value, "__index__") else tuple(value)
-    if len(values) == 1:
-        values *= spatial
-    if len(values) != spatial:
-        raise ValueError(f"{op}: {name}={value} has {len(values)} values, expected {spatial}")
-    return values
-
-
-def _named_padding(
-    op: str, spatial: int, input: Any, weight: Any, stride: Any, padding: str, dilation: Any
+def _streamed(
+    input: Any, weight: Any, bias: Any, stride: Any, dilation: Any, state: Any, *rest: Any
 ) -> tuple[Any, Any]:
-    """The input (padded where the two sides differ) and the padding that "valid"/"same" stand for.
+    """conv1d of a sequence whose last elements before this stretch are `state`."""
+    length, x = _checked_stretch(input, weight, stride, dilation, state, rest[0])
+    # An empty stretch has no output: one position is computed and dropped, so that it is checked
+    # and recorded like any other.
+    parts = [state, input] if length else [state, np.zeros((*x.shape[:-1], 1), x.dtype)]
+    recorded = isinstance(input, TensorBase) or isinstance(state, TensorBase)
+    joined = cat(parts, -1) if recorded else np.concatenate(parts, -1)
+    out = _conv("conv1d", 1, joined, weight, bias, stride, 0, dilation, *rest)
+    reach = joined.shape[-1] - max(length, 1)
+    tail = joined[..., length : length + reach]
+    return out if length else out[..., :0], tail if recorded else tail.copy()
 
-    "same" gives ceil(L / stride) positions: in all max(0, (ceil(L / s) - 1) * s + d * (K - 1) + 1
-    - L) zeros, the smaller half in front.
-    """
-    if padding == "valid":
-        return input, 0
-    if padding != "same":
-        raise ValueError(f"{op}: padding={padding!r}, expected ints, 'valid' or 'same'")
-    shape, kernel = raw(input).shape[-spatial:], raw(weight).shape[-spatial:]
-    strides = _per_axis(op, "stride", stride, spatial)
-    dilations = _per_axis(op, "dilation", dilation, spatial)
-    if min(strides) < 1 or min(dilations) < 1:
-        raise ValueError(f"{op}: stride={stride} and dilation={dilation} must be at least 1")
-    totals = [
-        max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
-        for size, k, s, d in zip(shape, kernel, strides, dilations, strict=True)
-    ]
-    if all(total % 2 == 0 for total in totals):
-        return input, tuple(total // 2 for total in totals)
-    sides = [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
-    return pad(input, sides), 0
+
+def _checked_stretch(
+    input: Any, weight: Any, stride: Any, dilation: Any, state: Any, groups: Any
+) -> tuple[int, Any]:
+    """The length of a stretch, and input as an array, if the state fits."""
+    x, w, tail = raw(input), raw(weight), raw(state)
+    if not (isinstance(x, ndarray) and isinstance(w, ndarray) and isinstance(tail, ndarray)):
+        kinds = ", ".join(type(a).__name__ for a in (x, w, tail))
+        raise TypeError(f"conv1d: input, weight and state must be arrays or Tensors, got {kinds}")
+    if x.ndim not in (2, 3):
+        raise ValueError(f"conv1d: input has shape {x.shape}, expected (N, C, L) or (C, L)")
+    length, one = x.shape[-1], (*x.shape[:-1], 1)
+    # Of one position, so that an empty stretch passes; what it pads is the kernel's reach.
+    _, axes = _core.conv_shape("conv1d", 1, one, w.shape, 1, "causal", dilation, groups)
+    expected = (*x.shape[:-1], axes[0][2])
+    if tail.shape != expected:
+        raise ValueError(
+            f"conv1d: state has shape {tail.shape}, expected {expected} for input of shape "
+            f"{x.shape}, kernel {w.shape[-1]} and dilation {axes[0][1]}"
+        )
+    if tail.dtype.type is not x.dtype.type:
+        raise TypeError(f"conv1d: state has dtype {tail.dtype}, expected {x.dtype} like input")
+    steps = (stride,) if hasattr(stride, "__index__") else tuple(stride)
+    if len(steps) == 1 and steps[0] > 1 and length % steps[0]:
+        raise ValueError(
+            f"conv1d: a stretch of {length} positions with state, expected a multiple of stride "
+            f"{steps[0]}: the next one would start between two outputs"
+        )
+    return length, x
 
 
 def conv1d(
@@ -103,24 +138,43 @@ def conv1d(
     weight: Any,
     bias: Any = None,
     stride: Ints = 1,
-    padding: Ints | str = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
     *,
     algorithm: str = "auto",
+    flip_kernel: bool = False,
+    state: Any = None,
 ) -> Any:
     """Convolution along one axis.
 
     input (N, C, L) or (C, L), weight (O, C / groups, K), bias (O,) or None -> (N, O, L_out); all
-    float32 or all float64. padding: ints, "valid", or "same" (output length ceil(L / stride)).
+    float32 or all float64.
+
+    padding: zeros on both sides; ((front, back),); "valid", none; "same", so many that L_out is
+    ceil(L / stride), the odd one behind; "causal", dilation * (K - 1) in front, so that no output
+    sees what comes after it.
     algorithm: "auto", or one of those that `conv_plan` names.
+    flip_kernel: the convolution of mathematics, which reads the kernel backwards.
+    state: with padding="causal", the dilation * (K - 1) positions before input, of shape
+    (N, C, dilation * (K - 1)), in place of the zeros. Then the result is (output, new state): a
+    long sequence can come in stretches, each a multiple of the stride, with zeros at the start.
+
     ValueError for shapes and windows that do not fit, TypeError for other dtypes.
 
     >>> import numpy as np, fusednn.functional as F
     >>> F.conv1d(np.array([[[0.0, 1.0, 0.0, 0.0]]]), np.array([[[1.0, 2.0]]]))
     array([[[2., 1., 0.]]])
     """
-    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups, algorithm)
+    if state is not None:
+        if not isinstance(padding, str) or padding != "causal":
+            raise ValueError(f"conv1d: state needs padding='causal', got padding={padding!r}")
+        return _streamed(
+            input, weight, bias, stride, dilation, state, groups, algorithm, flip_kernel
+        )
+    return _conv(
+        "conv1d", 1, input, weight, bias, stride, padding, dilation, groups, algorithm, flip_kernel
+    )
 
 
 def conv2d(
@@ -128,22 +182,26 @@ def conv2d(
     weight: Any,
     bias: Any = None,
     stride: Ints = 1,
-    padding: Ints | str = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
     *,
     algorithm: str = "auto",
+    flip_kernel: bool = False,
 ) -> Any:
     """Convolution along two axes.
 
     input (N, C, H, W) or (C, H, W), weight (O, C / groups, KH, KW), bias (O,) or None ->
-    (N, O, H_out, W_out). Otherwise as `conv1d`; window arguments may be pairs (height, width).
+    (N, O, H_out, W_out). Otherwise as `conv1d`, without "causal" and state; window arguments may be
+    pairs (height, width), padding also ((top, bottom), (left, right)).
 
     >>> import numpy as np, fusednn.functional as F
     >>> F.conv2d(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)))
     array([[[[4.]]]])
     """
-    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups, algorithm)
+    return _conv(
+        "conv2d", 2, input, weight, bias, stride, padding, dilation, groups, algorithm, flip_kernel
+    )
 
 
 def conv3d(
@@ -151,29 +209,32 @@ def conv3d(
     weight: Any,
     bias: Any = None,
     stride: Ints = 1,
-    padding: Ints | str = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
     *,
     algorithm: str = "auto",
+    flip_kernel: bool = False,
 ) -> Any:
     """Convolution along three axes.
 
     input (N, C, D, H, W) or (C, D, H, W), weight (O, C / groups, KD, KH, KW), bias (O,) or None ->
-    (N, O, D_out, H_out, W_out). Otherwise as `conv1d`.
+    (N, O, D_out, H_out, W_out). Otherwise as `conv2d`, with one value more.
 
     >>> import numpy as np, fusednn.functional as F
     >>> F.conv3d(np.ones((1, 1, 1, 2, 2)), np.ones((1, 1, 1, 2, 2)))
     array([[[[[4.]]]]])
     """
-    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups, algorithm)
+    return _conv(
+        "conv3d", 3, input, weight, bias, stride, padding, dilation, groups, algorithm, flip_kernel
+    )
 
 
 def conv_plan(
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     stride: Ints = 1,
-    padding: Ints = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
 ) -> tuple[str, str]:

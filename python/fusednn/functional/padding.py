@@ -12,7 +12,6 @@ from .._tensor.shape import flattened_shape
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record, wrap
 
 _MODES = ("constant", "reflect", "replicate", "circular")
-_NUMPY_MODE = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
@@ -58,23 +57,41 @@ def _check_widths(shape: tuple[int, ...], widths: list[tuple[int, int]], mode: s
                 f"mode {mode!r}"
             )
         limit = {"reflect": size - 1, "circular": size}.get(mode)
-        if limit is not None and max(front, back) > limit:
+        if limit is not None and max(front, back) > max(limit, 0):
             raise ValueError(
                 f"pad: ({front}, {back}) along axis {axis} of shape {shape} is more than mode "
-                f"{mode!r} allows ({limit})"
+                f"{mode!r} allows ({max(limit, 0)})"
             )
         if mode == "replicate" and size == 0 and max(front, back) > 0:
             raise ValueError(f"pad: axis {axis} of shape {shape} is empty, nothing to replicate")
 
 
 def _padded(x: Array, widths: list[tuple[int, int]], mode: str, value: float) -> Array:
-    if mode != "constant":
-        return np.pad(x, widths, _NUMPY_MODE[mode])  # type: ignore[call-overload, no-any-return]
     shape = tuple(n + front + back for n, (front, back) in zip(x.shape, widths, strict=True))
-    out = np.full(shape, value, x.dtype)
+    out = np.full(shape, value, x.dtype) if mode == "constant" else np.empty(shape, x.dtype)
     inner, outer = _windows(x.shape, widths)
     out[outer] = x[inner]
+    if mode != "constant":
+        # Axis by axis, from what stands there so far: corners come out of the borders.
+        for axis, (front, back) in enumerate(widths):
+            if front or back:
+                _fill_border(out.swapaxes(axis, 0), front, back, mode)
     return out
+
+
+def _fill_border(out: Array, front: int, back: int, mode: str) -> None:
+    """Fills both ends of the first axis from what lies between them."""
+    end = len(out) - back
+    if mode == "reflect":
+        out[:front] = out[front + 1 : 2 * front + 1][::-1]
+        out[end:] = out[end - 1 - back : end - 1][::-1]
+    elif mode == "circular":
+        size = end - front
+        out[:front] = out[size : size + front]
+        out[end:] = out[front : front + back]
+    else:
+        out[:front] = out[front : front + 1]
+        out[end:] = out[end - 1 : end]
 
 
 def _windows(

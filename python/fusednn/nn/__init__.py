@@ -28,8 +28,10 @@ from .activation import (
 from .attention import KVCache, MultiheadAttention
 from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .conv import Conv1d, Conv2d, Conv3d, Fold, Unfold
+from .conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .dense import Flatten, Identity, Linear, Unflatten
 from .embedding import Embedding
+from .locally_connected import LocallyConnected1d, LocallyConnected2d
 from .loss import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -101,6 +103,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
@@ -121,6 +126,8 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LocallyConnected1d",
+    "LocallyConnected2d",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",

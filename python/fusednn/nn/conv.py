@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .. import _core
 from .. import functional as F
+from .._tensor.creation import zeros
 from . import init
 from .dense import check_sizes, new_parameter
 from .module import Module
 from .parameter import Parameter
 
 Ints = int | Sequence[int]
+Padding = int | str | Sequence[int | Sequence[int]]
 
 
 def per_axis(owner: str, name: str, value: Any, spatial: int) -> tuple[int, ...]:
@@ -22,11 +25,28 @@ def per_axis(owner: str, name: str, value: Any, spatial: int) -> tuple[int, ...]
     return tuple(one.__index__() for one in values)
 
 
+def sides_per_axis(owner: str, value: Any, spatial: int) -> Any:
+    """A convolution's padding in ints: one, one per axis, or pairs (front, back), as a tuple."""
+    values = (value,) * spatial if hasattr(value, "__index__") else tuple(value)
+    if len(values) != spatial:
+        raise ValueError(f"{owner}: padding={value} has {len(values)} values, expected {spatial}")
+    sides: list[Any] = []
+    for one in values:
+        if hasattr(one, "__index__"):
+            sides.append(one.__index__())
+            continue
+        pair = tuple(side.__index__() for side in one)
+        if len(pair) != 2:
+            raise ValueError(f"{owner}: padding={value}, expected an int or a pair for each axis")
+        sides.append(pair)
+    return tuple(sides)
+
+
 class _Conv(Module):
     """What the convolutions share; `_spatial` is their number of spatial axes."""
 
     _spatial: int
-    padding: str | tuple[int, ...]
+    padding: Any  # a name, or for each axis an int or a pair
     bias: Parameter | None
 
     def __init__(
@@ -35,12 +55,13 @@ class _Conv(Module):
         out_channels: int,
         kernel_size: Ints,
         stride: Ints = 1,
-        padding: Ints | str = 0,
+        padding: Padding = 0,
         dilation: Ints = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
+        flip_kernel: bool = False,
         dtype: Any = None,
     ) -> None:
         super().__init__()
@@ -57,18 +78,21 @@ class _Conv(Module):
                 f"{owner}: padding_mode={padding_mode!r}, expected 'zeros', 'reflect', "
                 "'replicate' or 'circular'"
             )
-        if isinstance(padding, str) and padding not in ("valid", "same"):
-            raise ValueError(f"{owner}: padding={padding!r}, expected ints, 'valid' or 'same'")
+        named = isinstance(padding, str)
+        if named and padding not in ("valid", "same") and (padding != "causal" or spatial != 1):
+            raise ValueError(
+                f"{owner}: padding={padding!r}, expected ints, pairs of ints, "
+                + ("'valid', 'same' or 'causal'" if spatial == 1 else "'valid' or 'same'")
+            )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = per_axis(owner, "kernel_size", kernel_size, spatial)
         self.stride = per_axis(owner, "stride", stride, spatial)
         self.dilation = per_axis(owner, "dilation", dilation, spatial)
-        self.padding = (
-            padding if isinstance(padding, str) else per_axis(owner, "padding", padding, spatial)
-        )
+        self.padding = padding if named else sides_per_axis(owner, padding, spatial)
         self.groups = groups
         self.padding_mode = padding_mode
+        self.flip_kernel = flip_kernel
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight = new_parameter(*shape, dtype=dtype)
         self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
@@ -82,23 +106,32 @@ class _Conv(Module):
     def forward(self, input: Any) -> Any:
         """(N, in_channels, ...) -> (N, out_channels, ...), also without N."""
         padding = self.padding
-        if self.padding_mode != "zeros" and padding != "valid":
-            input, padding = F.pad(input, self._sides(), self.padding_mode), 0  # type: ignore[assignment]
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._widths(input), self.padding_mode), 0
         return self._function(
-            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            flip_kernel=self.flip_kernel,
         )
 
-    def _sides(self) -> list[int]:
-        if self.padding == "same":
-            if max(self.stride) > 1:
-                raise ValueError(
-                    f"{type(self).__name__}: padding='same' with padding_mode="
-                    f"{self.padding_mode!r} needs stride 1, got {self.stride}"
-                )
-            totals = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
-            return [side for n in reversed(totals) for side in (n // 2, n - n // 2)]
-        assert not isinstance(self.padding, str)
-        return [side for n in reversed(self.padding) for side in (n, n)]
+    def _widths(self, input: Any) -> list[int]:
+        """The padding as `functional.pad` takes it."""
+        _, axes = _core.conv_shape(
+            type(self).__name__,
+            self._spatial,
+            input.shape,
+            self.weight.shape,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+        )
+        return [side for _, _, *sides in reversed(axes) for side in sides]
 
     def extra_repr(self) -> str:
         ones = (1,) * self._spatial
@@ -116,6 +149,8 @@ class _Conv(Module):
             text += ", bias=False"
         if self.padding_mode != "zeros":
             text += f", padding_mode={self.padding_mode!r}"
+        if self.flip_kernel:
+            text += ", flip_kernel=True"
         return text
 
 
@@ -123,18 +158,57 @@ class Conv1d(_Conv):
     """Convolution along one axis: (N, in_channels, L) -> (N, out_channels, L_out).
 
     weight (out_channels, in_channels / groups, K), bias (out_channels,); see `functional.conv1d`.
+    padding: an int, ((front, back),), "valid", "same" or "causal"; padding_mode: of what:,
+    "zeros", "reflect", "replicate" or "circular"; flip_kernel: read the kernel backwards.
+
+    With padding="causal" a sequence can come in stretches, each a multiple of the stride:
 
     >>> import numpy as np
     >>> from fusednn import nn
-    >>> nn.Conv1d(2, 4, 3, padding=1)(np.zeros((1, 2, 8), np.float32)).shape
-    (1, 4, 8)
+    >>> layer, x = nn.Conv1d(2, 4, 3, padding="causal"), np.ones((1, 2, 8), np.float32)
+    >>> y, state = layer(x[:, :, :6], layer.initial_state(1))
+    >>> y.shape, layer(x[:, :, 6:], state)[0].shape
+    ((1, 4, 6), (1, 4, 2))
     """
 
     _spatial = 1
 
+    def forward(self, input: Any, state: Any = None) -> Any:
+        """(N, in_channels, L) -> (N, out_channels, L_out), also without N.
+
+        With a state, a pair: that and the next state, which `detach()` cuts off from gradients.
+        """
+        if state is None:
+            return super().forward(input)
+        if self.padding_mode != "zeros":
+            raise ValueError(f"Conv1d: state needs padding_mode='zeros', got {self.padding_mode!r}")
+        return F.conv1d(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            flip_kernel=self.flip_kernel,
+            state=state,
+        )
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        """Zeros (batch_size, in_channels, dilation * (K - 1)): the state before a sequence.
+
+        Without the first axis for batch_size None.
+        """
+        shape = (self.in_channels, self.dilation[0] * (self.kernel_size[0] - 1))
+        lead = () if batch_size is None else (batch_size,)
+        return zeros(*lead, *shape, dtype=self.weight.dtype)
+
 
 class Conv2d(_Conv):
     """Convolution along two axes: (N, in_channels, H, W) -> (N, out_channels, H_out, W_out).
+
+    padding: an int, (height, width), ((top, bottom), (left, right)), "valid" or "same"; the rest as
+    for Conv1d, without "causal".
 
     >>> from fusednn import nn
     >>> nn.Conv2d(3, 1, 3, bias=False)

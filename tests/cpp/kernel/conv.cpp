@@ -30,6 +30,13 @@ ConvParams plane(i64 batch, i64 channels, i64 height, i64 width, i64 outs, i64 k
                 {0, same, same}, {1, dilation, dilation}, groups);
 }
 
+// More zeros behind the width than in front: `more` outputs in addition. Negative: the last columns
+// of the input are left unread, as under a transposed convolution's output padding.
+ConvParams uneven(ConvParams p, i64 more) {
+    p.out_size[2] += more;
+    return p;
+}
+
 i64 volume(const i64 (&size)[3]) {
     return size[0] * size[1] * size[2];
 }
@@ -103,7 +110,7 @@ void conv_case(const ConvParams& p) {
     const i64 out = p.batch * p.out_channels * volume(p.out_size);
     const i64 weights = p.out_channels * (p.in_channels / p.groups) * volume(p.kernel);
     const auto x = random.array<T>(in), w = random.array<T>(weights), dy = random.array<T>(out);
-    const auto bias = random.array<T>(p.out_channels);
+    const auto bias = random.array<T>(p.out_channels), in_bias = random.array<T>(p.in_channels);
 
     std::vector<Sum> y(out), plain(out), dx(in), dw(weights), db(p.out_channels);
     each_product(p, [&](i64 ix, i64 iw, i64 iy) {
@@ -117,6 +124,11 @@ void conv_case(const ConvParams& p) {
         y[i].add(double(bias[channel]));
         db[channel].add(double(dy[i]));
     }
+    // The transposed convolution is this input gradient, with a bias.
+    std::vector<Sum> shifted = dx;
+    for (i64 i = 0; i < in; ++i) {
+        shifted[i].add(double(in_bias[i / volume(p.in_size) % p.in_channels]));
+    }
     const std::string name = text(p);
     check<T>("conv_forward " + name, {with_common_slack<T>(y)},
              [&](const KernelTable<T>& table, T* const* o) {
@@ -128,7 +140,11 @@ void conv_case(const ConvParams& p) {
              });
     check<T>("conv_backward_input " + name, {with_common_slack<T>(dx)},
              [&](const KernelTable<T>& table, T* const* o) {
-                 table.conv_backward_input(p, dy.data(), w.data(), o[0]);
+                 table.conv_backward_input(p, dy.data(), w.data(), nullptr, o[0]);
+             });
+    check<T>("conv_backward_input bias " + name, {with_common_slack<T>(shifted)},
+             [&](const KernelTable<T>& table, T* const* o) {
+                 table.conv_backward_input(p, dy.data(), w.data(), in_bias.data(), o[0]);
              });
     check<T>("conv_backward_weight " + name, {with_common_slack<T>(dw)},
              [&](const KernelTable<T>& table, T* const* o) {
@@ -201,6 +217,26 @@ std::vector<ConvParams> shapes() {
         conv(1, 6, {1, 1, 40}, 6, {1, 1, 4}, {1, 1, 1}, {}, {1, 1, 1}, 6),
         conv(1, 2, {5, 6, 7}, 3, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}),
         conv(2, 2, {4, 3, 5}, 2, {2, 1, 3}, {1, 2, 2}, {1, 0, 1}, {1, 1, 1}, 2),
+        // Strides whose residues go together in the input gradient, some, all, or with gaps
+        // between.
+        plane(2, 3, 12, 17, 5, 4, 4, 0),
+        plane(1, 5, 24, 33, 6, 8, 4, 2),
+        plane(1, 2, 20, 23, 3, 2, 7, 1),
+        plane(1, 3, 25, 26, 4, 6, 4, 3, 2),
+        plane(1, 4, 21, 20, 6, 3, 6, 0, 3, 2),
+        conv(2, 3, {1, 1, 160}, 5, {1, 1, 32}, {1, 1, 16}, {0, 0, 8}),
+        conv(1, 2, {6, 5, 7}, 3, {2, 2, 2}, {2, 2, 2}),
+        // More taps than a block of the product is deep: blocks begin and end inside a kernel.
+        conv(1, 3, {1, 30, 40}, 2, {1, 23, 25}, {1, 1, 1}, {0, 3, 5}),
+        conv(1, 2, {1, 1, 900}, 3, {1, 1, 700}, {1, 1, 3}, {0, 0, 9}),
+        conv(2, 3, {9, 10, 11}, 2, {7, 8, 9}, {1, 1, 2}, {1, 0, 2}),
+        // Padding that differs from side to side.
+        uneven(plane(2, 3, 7, 9, 5, 3), 3),
+        uneven(plane(1, 4, 8, 9, 6, 3, 2), -1),
+        uneven(plane(1, 16, 8, 11, 16, 3), 2),
+        uneven(plane(1, 16, 8, 11, 16, 5), -3),
+        uneven(plane(2, 5, 11, 17, 5, 3, 2, 0, 1, 5), 1),
+        uneven(conv(1, 3, {1, 1, 17}, 4, {1, 1, 4}, {1, 1, 3}), -2),
         // Enough work for several threads: dense, 1x1, strided, depthwise.
         plane(2, 32, 20, 20, 32, 3),
         plane(1, 48, 17, 19, 40, 1),

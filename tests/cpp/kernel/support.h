@@ -90,6 +90,7 @@ constexpr double eps() {
 void test_gemm();
 void test_conv();
 void test_unfold();
+void test_transpose();
 void test_pool();
 void test_activation();
 void test_unary();
