@@ -111,7 +111,8 @@ def test_attention_by_its_definition(options, batch_first):
         average_attn_weights=False,
     )  # fmt: skip
     np.testing.assert_allclose(turn(out.numpy()), expected, **CLOSE)
-    np.testing.assert_allclose(np.asarray(found), weights, **CLOSE)
+    assert isinstance(found, fn.Tensor)
+    np.testing.assert_allclose(found.numpy(), weights, **CLOSE)
     out, none = layer(
         turn(q), turn(k), turn(v), padding, need_weights=False, attn_mask=blocked
     )  # fmt: skip

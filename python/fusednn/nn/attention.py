@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from .. import functional as F
 from .._tensor.shape import cat
-from .._tensor.tape import Array, needs, raw
+from .._tensor.tape import Array, needs, raw, wrap
 from ..functional.heads import split_rows
 from . import init
 from .dense import Linear, check_sizes, new_parameter
@@ -216,7 +216,7 @@ class MultiheadAttention(Module):
             out = out.squeeze(0 if self.batch_first else 1)
         if not need_weights:
             return out, None
-        weights = F.attention_weights(q, k, mask, is_causal, enable_gqa=shared)
+        weights: Any = wrap(F.attention_weights(q, k, mask, is_causal, enable_gqa=shared))
         if average_attn_weights:
             weights = weights.mean(1)
         return out, weights[0] if single else weights
