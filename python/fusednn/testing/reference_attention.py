@@ -37,7 +37,9 @@ def allowed(
             sequences = [(0, rows, 0, int(lengths[1][b]))]
         if cu_seqlens is not None:
             q, k = cu_seqlens
-            sequences = [(*map(int, (q[n], q[n + 1], k[n], k[n + 1])),) for n in range(len(q) - 1)]
+            sequences = [
+                (int(q[n]), int(q[n + 1]), int(k[n]), int(k[n + 1])) for n in range(len(q) - 1)
+            ]
         for q0, q1, k0, k1 in sequences:
             i = np.arange(q1 - q0)[:, None]
             j = np.arange(k1 - k0)[None, :]
