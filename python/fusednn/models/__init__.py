@@ -2,6 +2,7 @@
 
 from .gpt import GPT, CausalSelfAttention, GPTBlock
 from .lenet import LeNet
+from .recurrent import CharLSTM, LSTMClassifier, RNNForecaster
 from .resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet34, resnet50
 from .seq2seq import Seq2SeqTransformer
 from .vgg import VGG, vgg11, vgg13, vgg16, vgg19
@@ -12,8 +13,11 @@ __all__ = [
     "BasicBlock",
     "Bottleneck",
     "CausalSelfAttention",
+    "CharLSTM",
     "GPTBlock",
+    "LSTMClassifier",
     "LeNet",
+    "RNNForecaster",
     "ResNet",
     "Seq2SeqTransformer",
     "resnet18",
