@@ -10,6 +10,7 @@ import numpy as np
 from .. import functional as F
 from .. import nn
 from .._tensor.mode import no_grad
+from .._tensor.shape import cat
 from .._tensor.tape import Array, raw
 from .generate import Sampler, collect, padded_prompts, sample
 
@@ -136,12 +137,13 @@ class _Decoding:
 class LSTMClassifier(nn.Module):
     """Sequences (N, T, input_size) -> scores (N, classes), from the state at each one's own end.
 
-    `lstm` (num_layers of hidden_size) and `head`, a linear layer on the last layer's state.
+    `lstm` (num_layers of hidden_size, in both directions if bidirectional), `dropout` on the last
+    layer's state (both directions side by side), and `head`, a linear layer.
 
     >>> from fusednn.models import LSTMClassifier
-    >>> net = LSTMClassifier(input_size=3, hidden_size=4, classes=2)
-    >>> net(np.zeros((5, 7, 3), np.float32), lengths=np.array([7, 1, 3, 7, 2])).shape
-    (5, 2)
+    >>> net = LSTMClassifier(input_size=3, hidden_size=4, classes=2, bidirectional=True)
+    >>> net(np.zeros((3, 7, 3), np.float32), lengths=np.array([7, 1, 3])).shape
+    (3, 2)
     """
 
     def __init__(
@@ -150,17 +152,24 @@ class LSTMClassifier(nn.Module):
         hidden_size: int,
         classes: int,
         num_layers: int = 1,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(input_size, hidden_size, num_layers, batch_first=True, dtype=dtype)
-        self.head = nn.Linear(hidden_size, classes, dtype=dtype)
+        self.lstm = nn.LSTM(
+            input_size, hidden_size, num_layers, batch_first=True, bidirectional=bidirectional,
+            dropout=dropout if num_layers > 1 else 0.0, dtype=dtype,
+        )  # fmt: skip
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_size * (2 if bidirectional else 1), classes, dtype=dtype)
 
     def forward(self, x: Any, lengths: Any = None) -> Any:
         """Scores (N, classes); lengths (N,): what lies behind them is never read."""
         _, (h, _) = self.lstm(x, lengths=lengths)
-        return self.head(h[-1])
+        state = cat([h[-2], h[-1]], 1) if self.lstm.bidirectional else h[-1]
+        return self.head(self.dropout(state))
 
 
 class RNNForecaster(nn.Module):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .options import add_options, recipe_text
 
 if TYPE_CHECKING:
@@ -19,11 +21,12 @@ RECIPES: dict[str, dict[str, Any]] = {
         "dropout": 0.0, "clip_grad_norm": 1.0,
     },
     "japanese-vowels": {
-        "epochs": 40, "batch_size": 32, "lr": 5e-3, "width": 64, "layers": 1,
-        "clip_grad_norm": None,
+        "epochs": 40, "batch_size": 32, "lr": 5e-3, "width": 64, "layers": 1, "dropout": 0.5,
+        "clip_grad_norm": 1.0, "schedule": "cosine",
     },
 }  # fmt: skip
 _EMBEDDING = 64
+_NOISE = 0.1  # standard deviation of what is added to the values of japanese-vowels
 
 _DESCRIPTION = """\
 Trains an LSTM.
@@ -32,7 +35,8 @@ Trains an LSTM.
                    next character with AdamW, and after every epoch (1600 windows of the text)
                    shows what it writes. `python -m fusednn generate` lets it write on.
   japanese-vowels  640 utterances of different lengths, from a file of the PyPI package sktime:
-                   tells which of nine speakers it hears, with Adam.
+                   tells which of nine speakers it hears. So few are soon learnt by heart: both
+                   directions, dropout, and noise on what it hears help against it.
 
 Exit status: 0 trained, 1 failed, 2 wrong arguments or missing data, 130 stopped by Ctrl-C.
 """
@@ -79,20 +83,28 @@ def _text(config: dict[str, Any]) -> Task:
 
 
 def _speakers(config: dict[str, Any]) -> Task:
-    from ... import data, models, optim
+    from ... import data, models, optim, random
     from ... import functional as F
     from .task import Task
 
     train, test = (_first(part, config["limit"]) for part in data.japanese_vowels())
-    model = models.LSTMClassifier(12, config["width"], 9, config["layers"])
+    model = models.LSTMClassifier(
+        12, config["width"], 9, config["layers"], config["dropout"], bidirectional=True
+    )
+
+    def loss(batch: Any) -> Any:
+        x, lengths, y = batch
+        noise = random.next_generator().standard_normal(x.shape, np.float32)
+        return F.cross_entropy(model(x + np.float32(_NOISE) * noise, lengths), y)
+
     return Task(
         title=f"LSTM on japanese-vowels: {len(train)} utterances to train, {len(test)} to validate",
         model=model,
-        optimizer=optim.Adam(model.parameters(), lr=config["lr"]),
+        optimizer=optim.AdamW(model.parameters(), lr=config["lr"]),
         loader=data.DataLoader(
             train, config["batch_size"], shuffle=True, seed=config["seed"], prefetch=2
         ),
-        loss=lambda batch: F.cross_entropy(model(batch[0], batch[1]), batch[2]),
+        loss=loss,
         validate=lambda: _accuracy(model, test),
         metric="accuracy",
     )
