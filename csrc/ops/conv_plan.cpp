@@ -59,7 +59,7 @@ struct Costs {
     double product, winograd;
 };
 
-// The constants are measured (bench/lab/README.md): a patch or output element costs as much to
+// The constants are measured (docs/kernels/conv.md): a patch or output element costs as much to
 // transform as 9 multiply-adds, a kernel of the weights as much as 280.
 constexpr double kTransform = 9, kWeightTransform = 280;
 constexpr int kPatchPoints = 36;
