@@ -37,8 +37,11 @@ struct GemmParams {
 enum class ConvAlgorithm : int {
     implicit_gemm,  // the im2col product, its right-hand matrix made block by block
     winograd,       // minimal filtering: 3 x 3 and 5 x 5, stride and dilation 1
-    direct,         // no product: one input channel a group
+    direct,         // no product: one or few channels a group
 };
+
+// Up to so many source (or destination) channels a group, direct kernels beat a matrix product.
+constexpr i64 kFewChannels = 4;
 
 // Spatial axes are always three: depth, height, width; axes a call does not have are of size 1 with
 // kernel 1, stride 1, dilation 1, padding 0.

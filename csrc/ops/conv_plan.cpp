@@ -6,15 +6,37 @@ namespace fusednn::ops {
 
 namespace {
 
-// Every group has one input channel. With one group in all the outputs share that channel, and the
-// product, which reads it once for all of them, is the better form.
+// Every group of several has one input channel.
 bool is_depthwise(const ConvParams& p) {
     return p.groups > 1 && p.groups == p.in_channels;
 }
 
+bool is_flat(const ConvParams& p) {
+    return p.kernel[0] == 1 && p.in_size[0] == 1 && p.pad[0] == 0;
+}
+
+// Whether a direct kernel can run this pass.
+bool direct_applies(ConvPass pass, const ConvParams& p) {
+    if (is_depthwise(p)) return true;
+    const bool few_in = p.in_channels <= kFewChannels * p.groups;
+    const bool few_out = p.out_channels <= kFewChannels * p.groups;
+    const bool unit = p.stride[1] == 1 && p.stride[2] == 1;
+    if (pass == ConvPass::backward_input) return few_in;
+    if (pass == ConvPass::backward_weight) return few_in && unit;
+    return (few_in && is_flat(p)) || (few_out && unit);
+}
+
+// Narrower images leave most lanes of a direct kernel idle.
+constexpr i64 kDirectWidth = 8;
+
+bool prefer_direct(ConvPass pass, const ConvParams& p) {
+    const i64 width = (pass == ConvPass::backward_input ? p.in_size : p.out_size)[2];
+    return direct_applies(pass, p) && (is_depthwise(p) || width >= kDirectWidth);
+}
+
 bool winograd_applies(const ConvParams& p) {
-    if (p.kernel[0] != 1 || p.in_size[0] != 1 || p.pad[0] != 0) return false;
-    if (p.kernel[1] != p.kernel[2] || (p.kernel[1] != 3 && p.kernel[1] != 5)) return false;
+    if (!is_flat(p) || p.kernel[1] != p.kernel[2]) return false;
+    if (p.kernel[1] != 3 && p.kernel[1] != 5) return false;
     for (int axis = 1; axis < 3; ++axis) {
         if (p.stride[axis] != 1 || p.dilation[axis] != 1) return false;
         // The input gradient pads by the rest of the kernel.
@@ -63,7 +85,7 @@ Costs estimate(ConvPass pass, const ConvParams& p) {
 }
 
 ConvAlgorithm automatic(ConvPass pass, const ConvParams& p) {
-    if (is_depthwise(p)) return ConvAlgorithm::direct;
+    if (prefer_direct(pass, p)) return ConvAlgorithm::direct;
     if (pass == ConvPass::backward_weight || !winograd_applies(p) || !sums_are_long(p)) {
         return ConvAlgorithm::implicit_gemm;
     }
@@ -87,14 +109,16 @@ void choose_algorithm(const char* op, const std::string& wanted, ConvPass pass, 
         p.algorithm = pass == ConvPass::backward_weight ? ConvAlgorithm::implicit_gemm
                                                         : ConvAlgorithm::winograd;
     } else if (wanted == "direct") {
-        if (!is_depthwise(p)) {
+        if (!direct_applies(ConvPass::forward, p)) {
             throw Error(std::string(op) +
-                        ": algorithm 'direct' needs one input channel per group and more than one "
-                        "group, got " +
-                        std::to_string(p.in_channels) + " channels in " + std::to_string(p.groups) +
-                        " groups");
+                        ": algorithm 'direct' needs one input channel per group, at most 4 in two "
+                        "dimensions, or at most 4 output channels per group and stride 1, got " +
+                        std::to_string(p.in_channels) + " input and " +
+                        std::to_string(p.out_channels) + " output channels in " +
+                        std::to_string(p.groups) + " groups");
         }
-        p.algorithm = ConvAlgorithm::direct;
+        p.algorithm =
+            direct_applies(pass, p) ? ConvAlgorithm::direct : ConvAlgorithm::implicit_gemm;
     } else {
         throw Error(std::string(op) +
                     ": algorithm must be 'auto', 'implicit_gemm', 'winograd' or "
@@ -111,6 +135,9 @@ const char* algorithm_name(ConvAlgorithm algorithm) {
 std::string explain_algorithm(ConvPass pass, const ConvParams& p) {
     if (is_depthwise(p)) {
         return "one input channel per group: there is no product to gain from";
+    }
+    if (prefer_direct(pass, p)) {
+        return "few channels per group: a product's tile would be nearly empty";
     }
     if (pass == ConvPass::backward_weight) return "the weight gradient is one product";
     if (!winograd_applies(p)) {

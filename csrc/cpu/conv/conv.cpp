@@ -11,6 +11,7 @@
 // Residues that read the same positions of dy are rows of one product, which packs those once.
 #include "cpu/conv/channel_lanes.h"
 #include "cpu/conv/depthwise.h"
+#include "cpu/conv/few_channels.h"
 #include "cpu/conv/pixel_lanes.h"
 #include "cpu/conv/product.h"
 #include "cpu/conv/winograd.h"
@@ -47,13 +48,6 @@ FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
     const double channels = columns * double(ceil_div(p.rows, i64(kTileCols<T>))) * per_position +
                             0.6 * double(p.rows) * depth;
     return channels < pixels;
-}
-
-// Whether a problem should run with its positions in the lanes. A few destination channels leave a
-// product's tile nearly empty; depthwise convolution has no product, and always should.
-template <class T>
-FUSEDNN_INLINE bool prefer_pixel_lanes(i64 rows, i64 columns) {
-    return rows <= kPixelRows && 2 * columns >= kLanes<T>;
 }
 
 // Runs a problem in the better of the two forms; `matrix` is `weights` as the pixel form reads
@@ -340,12 +334,14 @@ void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T*
     Workspace<i64> lists(forward_lists(c));
     const ForwardProblem<T> all = forward_problem(c, x, w, y, lists.get());
     const ConvGroups groups = groups_of(c, false);
-    const bool depthwise = c.algorithm == ConvAlgorithm::direct;
-    if (pixel_lanes_apply(all.problem) &&
-        (depthwise || prefer_pixel_lanes<T>(all.problem.rows, all.problem.grid[2]))) {
-        return conv_pixel_lanes(&all.problem, &all.weights, 1, groups, bias);
+    if (c.algorithm == ConvAlgorithm::direct) {
+        const bool depthwise = c.groups > 1 && c.groups == c.in_channels;
+        if (pixel_lanes_apply(all.problem) && (depthwise || all.problem.rows <= kFewChannels)) {
+            return conv_pixel_lanes(&all.problem, &all.weights, 1, groups, bias);
+        }
+        if (depthwise) return depthwise_forward(c, x, w, bias, y);
+        return few_channels_forward(c, x, w, bias, y);
     }
-    if (depthwise) return depthwise_forward(c, x, w, bias, y);
     for (i64 group = 0; group < c.groups; ++group) {
         const ConvProblem<T> p = of_group(all.problem, groups, group);
         const ConvWeights<T> weights = of_group(all.weights, groups, group);
@@ -358,16 +354,15 @@ template <class T>
 void conv_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
     if (volume(c.in_size) == 0) return;
     if (c.algorithm == ConvAlgorithm::winograd && conv_winograd(c, true, dy, w, bias, dx)) return;
+    if (c.algorithm == ConvAlgorithm::direct) {
+        return backward_input_pixel_lanes(c, dy, w, bias, dx);
+    }
     const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
     Workspace<i64> lists(3 * longest);
     const auto from = [&](int axis, i64 first) {
         return residues_from(c, axis, first, lists.get(), lists.get() + longest);
     };
-    Residues r[3] = {from(0, 0), from(1, 0), from(2, 0)};
-    const i64 rows = c.in_channels / c.groups * r[0].count * r[1].count * r[2].count;
-    if (c.algorithm == ConvAlgorithm::direct || prefer_pixel_lanes<T>(rows, r[2].grid)) {
-        return backward_input_pixel_lanes(c, dy, w, bias, dx);
-    }
+    Residues r[3];
     for (i64 z = 0; z < min_of(c.stride[0], c.in_size[0]); z += r[0].count) {
         r[0] = from(0, z);
         for (i64 y = 0; y < min_of(c.stride[1], c.in_size[1]); y += r[1].count) {

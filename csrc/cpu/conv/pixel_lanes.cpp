@@ -133,7 +133,7 @@ using PixelTileFn = void (*)(const PixelTile<T>&);
 
 template <class T>
 struct PixelTileTable {
-    PixelTileFn<T> entry[kPixelRows][kMaxTapRows][kMaxVecs][2];
+    PixelTileFn<T> entry[kFewChannels][kMaxTapRows][kMaxVecs][2];
 };
 
 template <class T, int C, int K, int V>
@@ -156,7 +156,7 @@ constexpr void fill(PixelTileTable<T>& table) {
 template <class T>
 constexpr PixelTileTable<T> make_table() {
     PixelTileTable<T> table{};
-    fill<T, int(kPixelRows), kMaxTapRows>(table);
+    fill<T, int(kFewChannels), kMaxTapRows>(table);
     return table;
 }
 
@@ -170,7 +170,7 @@ struct Channels {
 };
 
 FUSEDNN_INLINE Channels channels_of(i64 part, i64 rows) {
-    return {part * kPixelRows, int(min_of(rows - part * kPixelRows, kPixelRows))};
+    return {part * kFewChannels, int(min_of(rows - part * kFewChannels, kFewChannels))};
 }
 
 // One residue's weights in the order the tiles read them; `packed` holds rows * depth elements:
@@ -178,7 +178,7 @@ FUSEDNN_INLINE Channels channels_of(i64 part, i64 rows) {
 template <class T>
 void pack_weights(const ConvProblem<T>& p, const ConvWeights<T>& w, const TapRowRuns<T>& runs,
                   const i64* position, T* packed) {
-    for (i64 part = 0; part < ceil_div(p.rows, kPixelRows); ++part) {
+    for (i64 part = 0; part < ceil_div(p.rows, kFewChannels); ++part) {
         const Channels rows = channels_of(part, p.rows);
         for (i64 run = 0; run < runs.size(); ++run) {
             for (i64 c = 0; c < p.channels; ++c) {
@@ -369,7 +369,7 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
     }
     const PixelJob<T> job{problems,     residues,        groups,       &runs,
                           packed.get(), packed_at.get(), packed_group, bias};
-    const i64 parts = ceil_div(p.rows, kPixelRows);
+    const i64 parts = ceil_div(p.rows, kFewChannels);
     const i64 planes = p.batch * groups.count * parts * p.grid[0];
     // Few planes are cut into bands of rows.
     const i64 band = round_up(

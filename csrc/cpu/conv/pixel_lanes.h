@@ -1,8 +1,8 @@
 // Convolutions with few destination channels: positions in the lanes, source read in place.
 //
 // A matrix product gains by using each source element for many destination channels. A group with
-// at most kPixelRows of them (depthwise convolution; the input gradient of a network's first layer)
-// has the reuse in the kernel instead: a tile holds a block of destination rows of all its
+// at most kFewChannels of them (depthwise convolution; the input gradient of a network's first
+// layer) has the reuse in the kernel instead: a tile holds a block of destination rows of all its
 // channels, and one loaded vector of source pixels serves every row of the block that it reaches,
 // for every channel. Nothing is copied or packed but the weights; what lies outside the source is
 // masked, and rows of padding are left out.
@@ -12,8 +12,6 @@
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
-
-constexpr i64 kPixelRows = 4;
 
 // How the groups of a grouped convolution lie: elements from one to the next.
 struct ConvGroups {

@@ -143,19 +143,15 @@ WeightGrad<T> describe(const ConvParams& c, const T* x, const T* dy, i64* offset
     return g;
 }
 
-// A few source channels make a matrix that is nearly empty of columns.
-FUSEDNN_INLINE bool prefer_pixel_lanes(const ConvParams& c, bool depthwise) {
-    if (c.stride[1] != 1 || c.stride[2] != 1) return false;
-    return depthwise || c.in_channels <= kPixelRows * c.groups;
-}
-
 }  // namespace
 
 template <class T>
 void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
-    const bool depthwise = c.algorithm == ConvAlgorithm::direct;
-    if (prefer_pixel_lanes(c, depthwise)) return pixel_lanes_backward_weight(c, x, dy, dw);
-    if (depthwise) return depthwise_backward_weight(c, x, dy, dw);
+    if (c.algorithm == ConvAlgorithm::direct) {
+        const bool unit = c.stride[1] == 1 && c.stride[2] == 1;
+        return unit ? pixel_lanes_backward_weight(c, x, dy, dw)
+                    : depthwise_backward_weight(c, x, dy, dw);
+    }
     Workspace<i64> offsets(c.kernel[0] + c.kernel[1] + c.kernel[2]);
     const WeightGrad<T> all = describe(c, x, dy, offsets.get());
     const i64 size = c.groups * all.rows * all.depth;

@@ -36,32 +36,10 @@ struct TileOutput {
     Activation activation;
 };
 
-// A is packed (element (r, p) at a[p * R + r]) or lies in rows (at a[r * a_row + p]).
-// Row p of B stands at b + p * b_row and holds V vectors.
-template <class T, int R, int V, bool kPackedA>
-void tile(i64 k, const T* __restrict a, i64 a_row, const T* __restrict b, i64 b_row,
-          const TileOutput<T>& out) {
+// Sums in registers -> C.
+template <class T, int R, int V>
+FUSEDNN_INLINE void store_sums(const Vec<T> (&sum)[R][V], const TileOutput<T>& out) {
     constexpr int lanes = kLanes<T>;
-    Vec<T> sum[R][V];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) sum[r][v] = Vec<T>{};
-    }
-    for (i64 p = 0; p < k; ++p) {
-        Vec<T> row[V];
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) row[v] = load(b + v * lanes);
-        b += b_row;
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            const Vec<T> x = broadcast(kPackedA ? a[r] : a[r * a_row]);
-#pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(x, row[v], sum[r][v]);
-        }
-        a += kPackedA ? R : 1;
-    }
-
     const i64 tail = out.cols - (V - 1) * lanes;  // columns in the last vector
     Vec<T> col_bias[V];
 #pragma GCC unroll 2
@@ -94,6 +72,34 @@ void tile(i64 k, const T* __restrict a, i64 a_row, const T* __restrict b, i64 b_
             }
         }
     }
+}
+
+// A is packed (element (r, p) at a[p * R + r]) or lies in rows (at a[r * a_row + p]).
+// Row p of B stands at b + p * b_row and holds V vectors.
+template <class T, int R, int V, bool kPackedA>
+void tile(i64 k, const T* __restrict a, i64 a_row, const T* __restrict b, i64 b_row,
+          const TileOutput<T>& out) {
+    constexpr int lanes = kLanes<T>;
+    Vec<T> sum[R][V];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sum[r][v] = Vec<T>{};
+    }
+    for (i64 p = 0; p < k; ++p) {
+        Vec<T> row[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) row[v] = load(b + v * lanes);
+        b += b_row;
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Vec<T> x = broadcast(kPackedA ? a[r] : a[r * a_row]);
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(x, row[v], sum[r][v]);
+        }
+        a += kPackedA ? R : 1;
+    }
+    store_sums<T, R, V>(sum, out);
 }
 
 template <class T>
