@@ -4,13 +4,15 @@
 
 prints each coefficient as a C++ hexadecimal literal, and the largest relative error that the
 polynomial makes with rounded coefficients, in units of the last place of the result. Needs nothing
-but Python. Two functions are fitted:
+but Python. Three functions are fitted:
 
 exp  e^r = 1 + r + r^2 q(r) on |r| <= ln 2 / 2, relative to e^r
 log  2 atanh(s) = 2 s + s z p(z), z = s^2, on m = (1 + s) / (1 - s) in [sqrt 1/2, sqrt 2), relative
      to 2 s; the interval of z is [0, ((sqrt 2 - 1) / (sqrt 2 + 1))^2]
+tail the normal distribution's P(Z > x) e^(x^2/2) (x + k) on 0 <= x <= top as a polynomial in
+     t = (x - k) / (x + k), relative to itself (csrc/cpu/activation/normal.h)
 
-Both are weighted least maximum problems: find the polynomial p that makes the largest
+All are weighted least maximum problems: find the polynomial p that makes the largest
 |weight (p - f)| smallest. Its error touches the maximum with alternating signs at degree + 2 points
 (Chebyshev); the exchange solves for that maximum on a guess of the points and moves them to where
 the error really peaks, until nothing moves.
@@ -115,6 +117,34 @@ def main() -> None:
 
     def log_weight(z: Decimal) -> Decimal:
         return z / 2
+
+    pi = D("3.14159265358979323846264338327950288419716939937510582097494")
+
+    def mills(x: Decimal) -> Decimal:
+        """P(Z > x) e^(x^2/2): a series near 0, the continued fraction of Laplace beyond."""
+        if x > 9:
+            fraction = D(0)
+            for k in range(400, 0, -1):
+                fraction = k / (x + fraction)
+            return 1 / ((x + fraction) * (2 * pi).sqrt())
+        term = total = x
+        n = 1
+        while term > total * D("1e-58"):
+            term = term * x * x / (2 * n + 1)
+            total += term
+            n += 1
+        return (x * x / 2).exp() / 2 - total / (2 * pi).sqrt()
+
+    for code, shift, top, degree in (("f", D(3), D("14.5"), 8), ("d", D(4), D(39), 22)):
+
+        def tail(t: Decimal, k: Decimal = shift) -> Decimal:
+            x = k * (1 + t) / (1 - t)
+            return mills(x) * (x + k)
+
+        def tail_weight(t: Decimal, k: Decimal = shift) -> Decimal:
+            return 1 / tail(t, k)
+
+        report("tail", tail, tail_weight, D(-1), (top - shift) / (top + shift), degree, code)
 
     for code, exp_degree, log_degree in (("f", 4, 2), ("d", 9, 6)):
         report("exp", exp_tail, exp_weight, -half, half, exp_degree, code)

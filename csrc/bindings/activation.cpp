@@ -1,3 +1,5 @@
+#include "ops/activation.h"
+
 #include "bindings/array.h"
 #include "bindings/init.h"
 #include "core/dispatch.h"
@@ -36,11 +38,87 @@ py::object relu_backward(py::handle grad_object, py::handle output_object) {
     return result;
 }
 
+// What an element costs: about an exponential.
+constexpr i64 kElementCost = 20;
+
+// op: the name for errors; function: the kernel's.
+py::object unary_forward(const char* op, const char* function, py::handle input, double a,
+                         double b) {
+    const Array x = Array::floating(input, op, "input");
+    const UnaryParams params{ops::unary_named(function), x.size(), a, b};
+    void* output;
+    py::object result = new_array(x.dtype(), x.ndim(), x.shape(), &output);
+    GilRelease release(x.size() * kElementCost);
+    with_dtype(x.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        kernels<T>().unary_forward(params, x.data<T>(), static_cast<T*>(output));
+    });
+    return result;
+}
+
+py::object unary_backward(const char* op, const char* function, py::handle grad, py::handle saved,
+                          double a, double b) {
+    const Array dy = Array::floating(grad, op, "grad");
+    const Array kept = Array::floating_like(saved, dy, op, "saved");
+    ops::require_shape(op, "grad", ops::shape_of(dy.view()), ops::shape_of(kept.view()));
+    const UnaryParams params{ops::unary_named(function), dy.size(), a, b};
+    void* output;
+    py::object result = new_array(dy.dtype(), dy.ndim(), dy.shape(), &output);
+    GilRelease release(dy.size() * kElementCost);
+    with_dtype(dy.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        kernels<T>().unary_backward(params, dy.data<T>(), kept.data<T>(), static_cast<T*>(output));
+    });
+    return result;
+}
+
+py::object prelu_forward(py::handle input, py::handle weight) {
+    const char* op = "prelu";
+    const Array x = Array::floating(input, op, "input");
+    const Array w = Array::floating_like(weight, x, op, "weight");
+    const ops::PreluView view = ops::prelu_view(ops::shape_of(x.view()), ops::shape_of(w.view()));
+    void* output;
+    py::object result = new_array(x.dtype(), x.ndim(), x.shape(), &output);
+    GilRelease release(x.size() * 2);
+    with_dtype(x.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        kernels<T>().prelu_forward(view.outer, view.channels, view.inner, x.data<T>(), w.data<T>(),
+                                   static_cast<T*>(output));
+    });
+    return result;
+}
+
+py::tuple prelu_backward(py::handle grad, py::handle input, py::handle weight) {
+    const char* op = "prelu";
+    const Array dy = Array::floating(grad, op, "grad");
+    const Array x = Array::floating_like(input, dy, op, "input");
+    const Array w = Array::floating_like(weight, dy, op, "weight");
+    const ops::PreluView view = ops::prelu_view(ops::shape_of(x.view()), ops::shape_of(w.view()));
+    ops::require_shape(op, "grad", ops::shape_of(dy.view()), ops::shape_of(x.view()));
+    void *dx, *dw;
+    py::object grad_input = new_array(dy.dtype(), x.ndim(), x.shape(), &dx);
+    py::object grad_weight = new_array(dy.dtype(), w.ndim(), w.shape(), &dw);
+    {
+        GilRelease release(x.size() * 8);
+        with_dtype(dy.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            kernels<T>().prelu_backward(view.outer, view.channels, view.inner, dy.data<T>(),
+                                        x.data<T>(), w.data<T>(), static_cast<T*>(dx),
+                                        static_cast<T*>(dw));
+        });
+    }
+    return py::make_tuple(grad_input, grad_weight);
+}
+
 }  // namespace
 
 void init_activation(py::module_& m) {
     m.def("relu_forward", &relu_forward);
     m.def("relu_backward", &relu_backward);
+    m.def("unary_forward", &unary_forward);
+    m.def("unary_backward", &unary_backward);
+    m.def("prelu_forward", &prelu_forward);
+    m.def("prelu_backward", &prelu_backward);
 }
 
 }  // namespace fusednn::bindings

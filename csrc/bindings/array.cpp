@@ -198,6 +198,59 @@ Array Array::floating_like(py::handle object, const Array& like, const char* op,
     return result;
 }
 
+namespace {
+
+// Aligned, in native byte order, strides that are whole elements, and the last axis contiguous.
+bool rows_readable(py::handle array, i64 item, bool flat) {
+    const auto* proxy = py::detail::array_proxy(array.ptr());
+    const char order = py::detail::array_descriptor_proxy(proxy->descr)->byteorder;
+    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || order == '>') return false;
+    for (int axis = 0; axis < proxy->nd; ++axis) {
+        if (proxy->strides[axis] % item != 0) return false;
+    }
+    if (proxy->nd == 0 || proxy->dimensions[proxy->nd - 1] <= 1) return true;
+    const i64 last = proxy->strides[proxy->nd - 1];
+    return last == item || (flat && last == 0);
+}
+
+}  // namespace
+
+void Array::fill_strides(std::size_t item) {
+    const auto* proxy = py::detail::array_proxy(owner_.ptr());
+    for (int axis = 0; axis < proxy->nd; ++axis) strides_[axis] = proxy->strides[axis] / i64(item);
+}
+
+Array Array::strided(py::handle object, const char* op, const char* argument, bool flat) {
+    require_array(object, op, argument);
+    const int number = type_number(object);
+    const bool single = number == npy_api::NPY_FLOAT_;
+    const std::size_t item = single ? sizeof(float) : sizeof(double);
+    if ((!single && number != npy_api::NPY_DOUBLE_) || !rows_readable(object, i64(item), flat)) {
+        Array result = floating(object, op, argument);
+        result.fill_strides(item);
+        return result;
+    }
+    Array result;
+    result.owner_ = py::reinterpret_borrow<py::object>(object);
+    fill_view(result.view_, object, single ? DType::f32 : DType::f64, op, argument);
+    result.fill_strides(item);
+    return result;
+}
+
+Array Array::boolean(py::handle object, const char* op, const char* argument) {
+    require_array(object, op, argument);
+    if (type_number(object) != npy_api::NPY_BOOL_) {
+        throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
+                           ", expected bool");
+    }
+    Array result;
+    result.owner_ = rows_readable(object, 1, true) ? py::reinterpret_borrow<py::object>(object)
+                                                   : contiguous_copy(object, descr_of<bool>());
+    fill_view(result.view_, result.owner_, DType::f32, op, argument);
+    result.fill_strides(1);
+    return result;
+}
+
 Array Array::integer(py::handle object, const char* op, const char* argument) {
     require_array(object, op, argument);
     const std::string kind = py::str(object.attr("dtype").attr("kind"));
@@ -259,6 +312,11 @@ py::object new_int64_array(int ndim, const i64* shape, i64** data) {
     auto result = make_array(descr_of<i64>(), sizeof(i64), ndim, shape, &raw);
     *data = static_cast<i64*>(raw);
     return result;
+}
+
+py::object new_row_major_heads(DType dtype, const i64* shape, void** data) {
+    const i64 order[4] = {shape[0], shape[2], shape[1], shape[3]};
+    return new_array(dtype, 4, order, data).attr("swapaxes")(1, 2);
 }
 
 py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data) {

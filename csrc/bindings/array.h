@@ -23,6 +23,12 @@ class Array {
     // The same with the dtype of `like` demanded.
     static Array floating_like(py::handle object, const Array& like, const char* op,
                                const char* argument);
+    // A floating array whose rows may lie anywhere: only the last axis must be contiguous (or of
+    // stride 0, if `flat` allows), else it is copied. See stride().
+    static Array strided(py::handle object, const char* op, const char* argument,
+                         bool flat = false);
+    // The same for booleans, read as bytes.
+    static Array boolean(py::handle object, const char* op, const char* argument);
     // An array of any integer dtype, converted to int64; booleans and floats are refused.
     static Array integer(py::handle object, const char* op, const char* argument);
 
@@ -31,14 +37,19 @@ class Array {
     int ndim() const { return view_.ndim; }
     const i64* shape() const { return view_.shape; }
     i64 size() const;
+    // Elements from one place to the next along an axis; of strided() and boolean() arrays only.
+    i64 stride(int axis) const { return strides_[axis]; }
     template <class T>
     const T* data() const {
         return static_cast<const T*>(view_.data);
     }
 
   private:
+    void fill_strides(std::size_t item);
+
     py::object owner_;
     ArrayView view_;
+    i64 strides_[kMaxDims];
 };
 
 // An argument that is written in place: exact dtype, C-contiguous, aligned, writable, or an error.
@@ -59,6 +70,8 @@ class MutableArray {
 // A new C-contiguous array for a result, from the recycling allocator; contents undefined.
 py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
 py::object new_int64_array(int ndim, const i64* shape, i64** data);
+// (batch, heads, rows, columns) with the heads of each row side by side in memory.
+py::object new_row_major_heads(DType dtype, const i64* shape, void** data);
 // uint8, uint16 or int32 for `bytes` of 1, 2 or 4: the winning taps of max pooling.
 py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data);
 

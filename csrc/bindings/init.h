@@ -10,7 +10,11 @@ void init_pool(pybind11::module_& m);
 void init_unfold(pybind11::module_& m);
 void init_dense(pybind11::module_& m);
 void init_activation(pybind11::module_& m);
+void init_norm(pybind11::module_& m);
+void init_embedding(pybind11::module_& m);
+void init_average(pybind11::module_& m);
 void init_loss(pybind11::module_& m);
+void init_attention(pybind11::module_& m);
 void init_optim(pybind11::module_& m);
 
 }  // namespace fusednn::bindings

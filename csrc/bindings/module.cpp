@@ -30,6 +30,10 @@ PYBIND11_MODULE(_core, m) {
     bindings::init_unfold(m);
     bindings::init_dense(m);
     bindings::init_activation(m);
+    bindings::init_norm(m);
+    bindings::init_embedding(m);
+    bindings::init_average(m);
     bindings::init_loss(m);
+    bindings::init_attention(m);
     bindings::init_optim(m);
 }

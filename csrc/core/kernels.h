@@ -62,6 +62,75 @@ struct PoolParams {
     i64 kernel[3], stride[3], dilation[3], pad[3];
 };
 
+// Averages over windows that are listed: output o of axis a covers inputs [begin[a][o], end[a][o]).
+// Regular windows, adaptive ones and whole planes are all of this kind.
+struct AvgPoolParams {
+    i64 planes;
+    i64 in_size[3], out_size[3];
+    const i64 *begin[3], *end[3];
+    // What the sum of a window is divided by: the product over the axes of count[a][o], or, where
+    // that is null, `divisor`.
+    const i64* count[3];
+    double divisor;
+    // Windows along the last axis are [o * stride - pad, o * stride - pad + kernel), cut to the
+    // input; kernel is 0 where they follow no such rule.
+    i64 kernel, stride, pad;
+};
+
+// ---- norm ----------------------------------------
+
+struct LayerNormParams {
+    i64 rows, size;
+    double eps;
+    bool rms;  // rms_norm: no mean is taken away
+};
+
+struct GroupNormParams {
+    i64 batch, groups, channels, inner;
+    double eps;
+};
+
+struct BatchNormParams {
+    i64 outer, channels, inner;
+    bool training;  // backward: the statistics are those of x
+    bool relu;      // y = relu(normalised)
+};
+
+// ---- embedding ----------------------------------------
+
+struct RotaryParams {
+    i64 batch, heads, length, width;                 // width: of a head
+    i64 batch_stride, head_stride, position_stride;  // of x and y, in elements
+    i64 rotated;       // the first `rotated` of the width are turned, the rest copied
+    bool interleaved;  // pairs are neighbours (2i, 2i + 1), else (i, i + rotated / 2)
+    bool inverse;      // turned back: the gradient
+};
+
+// ---- activation ----------------------------------------
+
+// a and b are what the function is given besides x.
+enum class Unary : int {
+    sigmoid,  // backward reads y
+    tanh,     // backward reads y
+    gelu,     // the rest read x
+    gelu_tanh,
+    silu,
+    mish,
+    leaky_relu,  // a: slope
+    elu,         // a: alpha * scale, b: scale
+    softplus,    // a: beta, b: threshold
+    logsigmoid,
+    hardsigmoid,
+    hardswish,
+    hardtanh,  // a, b: limits
+};
+
+struct UnaryParams {
+    Unary function;
+    i64 size;
+    double a, b;
+};
+
 // ---- unfold / fold share ConvParams (groups 1, out_channels unused)
 // ----------------------------------------
 
@@ -78,6 +147,49 @@ struct CrossEntropyParams {
     i64 ignore_index;
     double label_smoothing;  // in [0, 1]
     bool input_is_log_prob;  // nll_loss: the input already holds log-probabilities
+};
+
+// ---- attention ----------------------------------------
+
+// Element (b, h, t, i) stands at data[b * batch + h * head + t * row + i].
+template <class T>
+struct HeadArray {
+    T* data;
+    i64 batch, head, row;
+};
+
+// softmax(scores) V with scores[i, j] = softcap(scale * <query i, key j>) + bias[i, j] for each
+// head. Which keys query i sees: of its sequence those j with i + offset - left <= j <= i + offset
+// + right and mask[i, j] != 0; offset is the surplus of keys if `lower_right`, else 0.
+template <class T>
+struct AttentionParams {
+    i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads: h reads h / (heads / kv_heads)
+    i64 queries, keys, dim, value_dim;
+    HeadArray<const T> query, key, value;
+    HeadArray<const std::uint16_t> key16, value16;  // bfloat16, in the place of null key and value
+    const std::uint8_t* mask;  // or null; strides of batch, head, query, key, the last one 0 or 1
+    i64 mask_stride[4];
+    const T* bias;  // likewise
+    i64 bias_stride[4];
+    bool lower_right;
+    i64 left, right;
+    const i64 *query_lengths, *key_lengths;  // (batch), or null: rows that are real
+    i64 sequences;                           // packed into the axes of queries and keys; else 1
+    const i64 *query_starts, *key_starts;    // sequences + 1 each, or null
+    double scale;
+    double softcap;  // 0: none; else cap * tanh(score / cap)
+    double dropout;  // probability that a weight becomes 0
+    std::uint64_t dropout_key;
+};
+
+// The results of attention's backward and what it reads besides the forward's arguments.
+template <class T>
+struct AttentionGradients {
+    HeadArray<const T> output, grad;  // of the forward, and of its output
+    const T* stats;                   // of the forward
+    HeadArray<T> query, key, value;   // key and value with kv_heads
+    T* bias;                          // or null
+    i64 bias_stride[4];               // of batch, head, query, key; 0 where it is broadcast
 };
 
 // ---- optim ----------------------------------------
@@ -161,6 +273,55 @@ struct KernelTable {
     // y is the forward's output (or input: the sign test is the same); NaN passes the gradient on.
     void (*relu_backward)(i64 size, const T* dy, const T* y, T* dx);
 
+    // x, y, dy, dx flat; saved is what the function's backward reads, x or y.
+    void (*unary_forward)(const UnaryParams&, const T* x, T* y);
+    void (*unary_backward)(const UnaryParams&, const T* dy, const T* saved, T* dx);
+    // x (outer, channels, inner), slope (channels): y = x where positive, else slope * x.
+    void (*prelu_forward)(i64 outer, i64 channels, i64 inner, const T* x, const T* slope, T* y);
+    void (*prelu_backward)(i64 outer, i64 channels, i64 inner, const T* dy, const T* x,
+                           const T* slope, T* dx, T* dslope);
+
+    // x, y (planes, D, H, W) and (planes, OD, OH, OW).
+    void (*avg_pool_forward)(const AvgPoolParams&, const T* x, T* y);
+    void (*avg_pool_backward)(const AvgPoolParams&, const T* dy, T* dx);
+    // Maximum of each window that begin and end list, and its position in the plane.
+    void (*adaptive_max_pool)(const AvgPoolParams&, const T* x, T* y, i64* indices);
+    // y[plane, indices[plane, i]] = (or +=) x[plane, i]; y is cleared before. indices are checked.
+    void (*scatter_planes)(i64 planes, i64 count, i64 size, bool add, const T* x,
+                           const i64* indices, T* y);
+    void (*gather_planes)(i64 planes, i64 count, i64 size, const T* x, const i64* indices, T* y);
+
+    // x, y (rows, size); weight, bias (size) or null; stats (3, rows): mean, low, rstd. With a
+    // residual (rows, size), sum = x + residual is written and normalised.
+    void (*layer_norm_forward)(const LayerNormParams&, const T* x, const T* residual,
+                               const T* weight, const T* bias, T* sum, T* y, T* stats);
+    // dw, db (size) or null.
+    void (*layer_norm_backward)(const LayerNormParams&, const T* dy, const T* x, const T* weight,
+                                const T* stats, T* dx, T* dw, T* db);
+    // x, y (batch, channels, inner); stats (3, batch * groups).
+    void (*group_norm_forward)(const GroupNormParams&, const T* x, const T* weight, const T* bias,
+                               T* y, T* stats);
+    void (*group_norm_backward)(const GroupNormParams&, const T* dy, const T* x, const T* weight,
+                                const T* stats, T* dx, T* dw, T* db);
+    // x, y (outer, channels, inner); mean, low, variance (channels); stats (3, channels). `low` is
+    // what rounding the mean left over; outer * inner > 0.
+    void (*batch_norm_stats)(const BatchNormParams&, const T* x, T* mean, T* low, T* variance);
+    void (*batch_norm_apply)(const BatchNormParams&, const T* x, const T* stats, const T* weight,
+                             const T* bias, T* y);
+    // y is read where relu is set.
+    void (*batch_norm_backward)(const BatchNormParams&, const T* dy, const T* x, const T* y,
+                                const T* stats, const T* weight, T* dx, T* dw, T* db);
+
+    // y (count, width) = the rows of table (rows, width) that ids (count) name; ids are checked.
+    void (*embedding_forward)(i64 count, i64 width, const i64* ids, const T* table, T* y);
+    // dtable row r = sum of dy over order[starts[r] ... starts[r + 1]), in that order, times
+    // scale[r] (or 1, where scale is null).
+    void (*embedding_backward)(i64 rows, i64 width, const i64* starts, const i64* order,
+                               const T* dy, const T* scale, T* dtable);
+    // cos, sin: entries (rotated / 2) of position `rows[b, t]`, or (b, t) where rows is null.
+    void (*rotary)(const RotaryParams&, const T* x, const T* cos, const T* sin, const i64* rows,
+                   T* y);
+
     // x, y (outer, classes, inner).
     void (*log_softmax_forward)(i64 outer, i64 classes, i64 inner, const T* x, T* y);
     void (*log_softmax_backward)(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
@@ -173,6 +334,14 @@ struct KernelTable {
     void (*cross_entropy_forward)(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
     // dx = d(loss)/dx * scale[position] (scale is (outer, inner)).
     void (*cross_entropy_backward)(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+
+    // output (batch, heads, queries, value_dim). stats (2, batch, heads, queries) or null: what
+    // backward needs of each row, the maximum of its scores (in base 2 unless bias or softcap) and
+    // 1 / the sum of the exponentials above it (0: no key).
+    void (*attention_forward)(const AttentionParams<T>&, const HeadArray<T>& output, T* stats);
+    void (*attention_backward)(const AttentionParams<T>&, const AttentionGradients<T>&);
+    // weights (batch, heads, queries, keys): what the forward multiplies the values with.
+    void (*attention_weights)(const AttentionParams<T>&, const T* stats, T* weights);
 
     void (*sgd_step)(const SgdParams<T>&);
     void (*adam_step)(const AdamParams<T>&);

@@ -260,6 +260,31 @@ FUSEDNN_INLINE Vec<T> odd_lanes(Vec<T> a, Vec<T> b) {
     return detail::odd_lanes(a, b, typename detail::MakeSeq<kLanes<T>>::type{});
 }
 
+// The first n lanes to p[0], p[step], p[2 * step] ...; what lies between stays as it is.
+template <class T>
+FUSEDNN_INLINE void store_every(T* p, i64 step, Vec<T> v, i64 n) {
+#if defined(__AVX512F__)
+    if (step == 2) {
+        constexpr unsigned even = sizeof(T) == 4 ? 0x5555u : 0x55u;
+        const auto put = [](T* dst, Vec<T> pairs, unsigned mask) {
+            if constexpr (sizeof(T) == 4) {
+                _mm512_mask_storeu_epi32(dst, __mmask16(mask), (__m512i)pairs);
+            } else {
+                _mm512_mask_storeu_epi64(dst, __mmask8(mask), (__m512i)pairs);
+            }
+        };
+        constexpr i64 half = kLanes<T> / 2;
+        put(p, interleave_low<T>(v, v), n < half ? even & ((1u << 2 * n) - 1) : even);
+        if (n > half) {
+            put(p + 2 * half, interleave_high<T>(v, v),
+                n < 2 * half ? even & ((1u << 2 * (n - half)) - 1) : even);
+        }
+        return;
+    }
+#endif
+    for (i64 i = 0; i < n; ++i) p[i * step] = v[i];
+}
+
 // Transposes the kLanes x kLanes block in v in place: log2(kLanes) rounds of perfect shuffles.
 template <class T>
 FUSEDNN_INLINE void transpose(Vec<T> (&v)[kLanes<T>]) {

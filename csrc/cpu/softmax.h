@@ -191,7 +191,7 @@ FUSEDNN_INLINE void group_sums(i64 rows, i64 classes, const T* x, T* y, T (&most
 // until masked stores have reached the cache (measured: 1.7 times slower than computing them
 // twice).
 template <class T, int kVectors>
-struct Columns {
+struct LaneColumns {
     static constexpr int vectors = kVectors;
     static constexpr bool keeps = true;
     FUSEDNN_INLINE i64 count() const { return vectors * kLanes<T>; }
@@ -212,8 +212,8 @@ struct Edge {
 // the registers reach.
 constexpr int kWide = kVectorBytes == 64 ? 4 : 2;
 
-// body(outer, first inner position, Columns or Edge) for all columns. A task is a run of positions
-// of one outer index, or several whole outer indices where those are small.
+// body(outer, first inner position, LaneColumns or Edge) for all columns. A task is a run of
+// positions of one outer index, or several whole outer indices where those are small.
 template <class T, class Body>
 FUSEDNN_INLINE void for_columns(i64 outer, i64 classes, i64 inner, const Body& body) {
     constexpr i64 lanes = kLanes<T>, wide = kWide * lanes;
@@ -226,8 +226,8 @@ FUSEDNN_INLINE void for_columns(i64 outer, i64 classes, i64 inner, const Body& b
         const i64 from = task / runs * several, to = min_of(from + several, outer);
         for (i64 o = from; o < to; ++o) {
             i64 i = begin;
-            for (; i + wide <= end; i += wide) body(o, i, Columns<T, kWide>{});
-            for (; i + lanes <= end; i += lanes) body(o, i, Columns<T, 1>{});
+            for (; i + wide <= end; i += wide) body(o, i, LaneColumns<T, kWide>{});
+            for (; i + lanes <= end; i += lanes) body(o, i, LaneColumns<T, 1>{});
             if (i < end) body(o, i, Edge<T>{end - i});
         }
     });

@@ -19,12 +19,34 @@ namespace FUSEDNN_ISA {
      max_pool_backward<T>,      \
      relu_forward<T>,           \
      relu_backward<T>,          \
+     unary_forward<T>,          \
+     unary_backward<T>,         \
+     prelu_forward<T>,          \
+     prelu_backward<T>,         \
+     avg_pool_forward<T>,       \
+     avg_pool_backward<T>,      \
+     adaptive_max_pool<T>,      \
+     scatter_planes<T>,         \
+     gather_planes<T>,          \
+     layer_norm_forward<T>,     \
+     layer_norm_backward<T>,    \
+     group_norm_forward<T>,     \
+     group_norm_backward<T>,    \
+     batch_norm_stats<T>,       \
+     batch_norm_apply<T>,       \
+     batch_norm_backward<T>,    \
+     embedding_forward<T>,      \
+     embedding_backward<T>,     \
+     rotary<T>,                 \
      log_softmax_forward<T>,    \
      log_softmax_backward<T>,   \
      softmax_forward<T>,        \
      softmax_backward<T>,       \
      cross_entropy_forward<T>,  \
      cross_entropy_backward<T>, \
+     attention_forward<T>,      \
+     attention_backward<T>,     \
+     attention_weights<T>,      \
      sgd_step<T>,               \
      adam_step<T>,              \
      rmsprop_step<T>,           \

@@ -6,20 +6,6 @@
 
 namespace fusednn::ops {
 
-namespace {
-
-// " at index 3", " at index (0, 3)", or nothing where there is but one.
-std::string index_text(const Shape& shape, i64 flat) {
-    if (shape.empty()) return "";
-    Shape index(shape.size());
-    for (std::size_t axis = shape.size(); axis-- > 0; flat /= shape[axis]) {
-        index[axis] = flat % shape[axis];
-    }
-    return " at index " + (index.size() == 1 ? std::to_string(index[0]) : text(index));
-}
-
-}  // namespace
-
 AxisView axis_view(const char* op, const Shape& shape, i64 axis) {
     const int at = normalized_axis(op, axis, int(shape.size()));
     AxisView view{1, shape.empty() ? 1 : shape[std::size_t(at)], 1};

@@ -24,6 +24,15 @@ std::string text(const Shape& shape) {
     return result + (shape.size() == 1 ? ",)" : ")");
 }
 
+std::string index_text(const Shape& shape, i64 flat) {
+    if (shape.empty()) return "";
+    Shape index(shape.size());
+    for (std::size_t axis = shape.size(); axis-- > 0; flat /= shape[axis]) {
+        index[axis] = flat % shape[axis];
+    }
+    return " at index " + (index.size() == 1 ? std::to_string(index[0]) : text(index));
+}
+
 i64 checked_product(const char* op, i64 a, i64 b) {
     i64 product;
     if (__builtin_mul_overflow(a, b, &product)) refuse_overflow(op);

@@ -16,6 +16,8 @@ using Shape = std::vector<i64>;
 
 Shape shape_of(const ArrayView& view);
 std::string text(const Shape& shape);  // "(2, 3, 4)"
+// " at index 3", " at index (0, 3)", or nothing where there is but one.
+std::string index_text(const Shape& shape, i64 flat);
 
 // Sizes and positions beyond this are refused, so that kernels can add and multiply them without a
 // thought.

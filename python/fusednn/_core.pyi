@@ -185,6 +185,157 @@ def matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool, /) -> Array
 # ---- activation (bindings/activation.cpp) --------------------------------------------------------
 def relu_forward(input: Array, /) -> Array: ...
 def relu_backward(grad: Array, output: Array, /) -> Array: ...
+def unary_forward(op: str, function: str, input: Array, a: float, b: float, /) -> Array:
+    """One of the functions of ops/activation.cpp; `op` is the name in error messages."""
+
+def unary_backward(
+    op: str, function: str, grad: Array, saved: Array, a: float, b: float, /
+) -> Array: ...
+def prelu_forward(input: Array, weight: Array, /) -> Array: ...
+def prelu_backward(grad: Array, input: Array, weight: Array, /) -> tuple[Array, Array]: ...
+
+# ---- norm (bindings/norm.cpp) --------------------------------------------------------------------
+def layer_norm_forward(
+    rms: bool,
+    input: Array,
+    normalized_shape: Ints,
+    weight: Array | None,
+    bias: Array | None,
+    residual: Array | None,
+    eps: float,
+    /,
+) -> tuple[Array, Array, Array | None]:
+    """The result, statistics for backward (3, rows), and input + residual if there is one."""
+
+def layer_norm_backward(
+    rms: bool,
+    grad: Array,
+    input: Array,
+    normalized_shape: Ints,
+    weight: Array | None,
+    stats: Array,
+    want_weight: bool,
+    want_bias: bool,
+    /,
+) -> tuple[Array, Array | None, Array | None]: ...
+def group_norm_forward(
+    op: str,
+    input: Array,
+    num_groups: int,
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    /,
+) -> tuple[Array, Array]: ...
+def group_norm_backward(
+    op: str,
+    grad: Array,
+    input: Array,
+    num_groups: int,
+    weight: Array | None,
+    stats: Array,
+    want_weight: bool,
+    want_bias: bool,
+    /,
+) -> tuple[Array, Array | None, Array | None]: ...
+def batch_norm_forward(
+    input: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    weight: Array | None,
+    bias: Array | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    relu: bool,
+    /,
+) -> tuple[Array, Array]:
+    """The result and statistics for backward; in training running_mean and _var are written."""
+
+def batch_norm_backward(
+    grad: Array,
+    input: Array,
+    output: Array | None,
+    weight: Array | None,
+    stats: Array,
+    training: bool,
+    want_weight: bool,
+    want_bias: bool,
+    /,
+) -> tuple[Array, Array | None, Array | None]:
+    """output: the forward's, where it applied ReLU."""
+
+# ---- embedding (bindings/embedding.cpp) ----------------------------------------------------------
+def embedding_forward(ids: NDArray[Any], weight: Array, /) -> Array: ...
+def embedding_backward(
+    grad: Array,
+    ids: NDArray[Any],
+    num_embeddings: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    /,
+) -> Array:
+    """padding_idx is -1 for none."""
+
+def rotary(
+    input: Array,
+    cos: Array,
+    sin: Array,
+    position_ids: NDArray[Any] | None,
+    interleaved: bool,
+    num_heads: int,
+    rotary_dim: int,
+    inverse: bool,
+    /,
+) -> Array: ...
+
+# ---- average and adaptive pooling (bindings/average.cpp) -----------------------------------------
+def avg_pool_forward(
+    op: str,
+    spatial: int,
+    input: Array,
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    /,
+) -> Array: ...
+def avg_pool_backward(
+    op: str,
+    spatial: int,
+    grad: Array,
+    input_shape: tuple[int, ...],
+    kernel_size: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    /,
+) -> Array: ...
+def adaptive_avg_forward(op: str, spatial: int, input: Array, output_size: Ints, /) -> Array: ...
+def adaptive_avg_backward(
+    op: str, spatial: int, grad: Array, input_shape: tuple[int, ...], output_size: Ints, /
+) -> Array: ...
+def global_pool_forward(input: Array, sum: bool, /) -> Array: ...
+def global_pool_backward(grad: Array, input_shape: tuple[int, ...], sum: bool, /) -> Array: ...
+def adaptive_max_forward(
+    op: str, spatial: int, input: Array, output_size: Ints, /
+) -> tuple[Array, NDArray[np.int64]]: ...
+def scatter_planes(
+    op: str,
+    spatial: int,
+    input: Array,
+    indices: NDArray[Any],
+    output_shape: tuple[int, ...],
+    add: bool,
+    /,
+) -> Array:
+    """input's values at flat positions of the output's planes (the last `spatial` axes)."""
+
+def gather_planes(op: str, spatial: int, input: Array, indices: NDArray[Any], /) -> Array: ...
 
 # ---- softmax and loss (bindings/loss.cpp) --------------------------------------------------------
 def softmax_forward(input: Array, dim: int, /) -> Array: ...
@@ -216,6 +367,51 @@ def cross_entropy_backward(
     /,
 ) -> Array:
     """Gradient of sum(scale * losses) in input; scale has target's shape."""
+
+# ---- attention (bindings/attention.cpp) ----------------------------------------------------------
+# causal: 0 none, 1 upper left, 2 lower right. extra: None, or (window left, window right, softcap,
+# dropout, its key, lengths of queries, of keys, starts of packed queries, of keys).
+def attention_forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    want_stats: bool,
+    /,
+) -> tuple[Array, Array | None]:
+    """The output and, if wanted, what backward needs of each row."""
+
+def attention_backward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    grad: Array,
+    output: Array,
+    stats: Array,
+    want_mask: bool,
+    /,
+) -> tuple[Array, Array, Array, Array | None]:
+    """Gradients of query, key, value, and of an additive mask if wanted."""
+
+def attention_weights(
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    /,
+) -> Array: ...
 
 # ---- optim (bindings/optim.cpp) ------------------------------------------------------------------
 def sgd_step(

@@ -19,10 +19,18 @@ struct Group {
 };
 
 const Group groups[] = {
-    {"gemm", test_gemm},       {"conv", test_conv},
-    {"unfold", test_unfold},   {"transpose", test_transpose},
-    {"pool", test_pool},       {"activation", test_activation},
-    {"softmax", test_softmax}, {"cross_entropy", test_cross_entropy},
+    {"gemm", test_gemm},
+    {"conv", test_conv},
+    {"unfold", test_unfold},
+    {"transpose", test_transpose},
+    {"pool", test_pool},
+    {"activation", test_activation},
+    {"unary", test_unary},
+    {"norm", test_norm},
+    {"average", test_average},
+    {"embedding", test_embedding},
+    {"softmax", test_softmax},
+    {"cross_entropy", test_cross_entropy},
     {"optim", test_optim},
 };
 

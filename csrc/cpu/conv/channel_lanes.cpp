@@ -91,8 +91,8 @@ constexpr TapTileTable<T> tap_tiles = make_table<T>();
 template <class T>
 constexpr i64 kPrefetch = 512 / i64(sizeof(T));
 
-// W[channel][tap][kTileCols] for the kTileCols rows from row0 on, source channels [begin, end). A
-// row's elements are read in the order of memory and transposed: lanes become rows.
+// packed[channel - begin][tap][kTileCols] for the kTileCols rows from row0 on, source channels
+// [begin, end). A row's elements are read in the order of memory and transposed: lanes become rows.
 template <class T>
 void pack_panel(const ConvProblem<T>& p, const ConvWeights<T>& w, i64 row0, i64 begin, i64 end,
                 T* packed) {
@@ -103,7 +103,7 @@ void pack_panel(const ConvProblem<T>& p, const ConvWeights<T>& w, i64 row0, i64 
     const i64 length = one_run ? (end - begin) * w.volume : w.volume;
     const i64 taps = p.tap_count();
     for (i64 run = 0; run < runs; ++run) {
-        T* out = packed + (begin + run) * taps * kTileCols<T>;
+        T* out = packed + run * taps * kTileCols<T>;
         i64 position = 0;
         for (i64 k = 0; k < length; k += lanes) {
             const i64 left = min_of(length - k, i64(lanes));
@@ -179,7 +179,7 @@ FUSEDNN_INLINE void store_tile(const ConvProblem<T>& p, const T* sums, i64 count
             } else {
                 for (int i = 0; i < rows; ++i) {
                     T* row = dst + (v * lanes + i) * p.dst_plane + r0 * p.dst_step[2];
-                    for (i64 r = 0; r < positions; ++r) row[r * p.dst_step[2]] = block[i][r];
+                    store_every<T>(row, p.dst_step[2], block[i], positions);
                 }
             }
         }
@@ -205,41 +205,116 @@ FUSEDNN_INLINE i64 add_taps(const ConvProblem<T>& p, i64 q0, i64 q1, i64 l, i64 
     return length;
 }
 
-// All positions of grid row (image, q0, q1) for one panel of destination channels.
+// A row of the grid.
+struct GridRow {
+    i64 image, q0, q1;
+};
+
 template <class T>
-FUSEDNN_INLINE void run_grid_row(const ConvProblem<T>& p, i64 image, i64 q0, i64 q1, i64 row0,
+FUSEDNN_INLINE GridRow grid_row(const ConvProblem<T>& p, i64 index) {
+    return {index / (p.grid[0] * p.grid[1]), index / p.grid[1] % p.grid[0], index % p.grid[1]};
+}
+
+// sums[position][kTileCols] (+)= what the positions [x0, x0 + count) of a grid row get from the
+// channels of `base`. First come the taps that all of them have, in registers from start to end;
+// then, column of taps by column, those that only some have, added to their part of the tile.
+template <class T>
+FUSEDNN_INLINE void sum_tile(const ConvProblem<T>& p, const TapBase<T>& base, const GridRow& row,
+                             i64 x0, i64 count, bool accumulate, T* sums, TapOffsets* tap_list) {
+    const auto& tiles = tap_tiles<T>.entry[p.step[2] - 1];
+    i64 taps = 0;
+    for (i64 l = 0; l < p.taps[2]; ++l) {
+        const Span span = inside(p, p.offset[2][l]);
+        if (span.begin <= x0 && span.end >= x0 + count) {
+            taps = add_taps(p, row.q0, row.q1, l, x0, tap_list, taps);
+        }
+    }
+    tiles[count - 1](base, tap_list, taps, accumulate, sums);
+    for (i64 l = 0; l < p.taps[2]; ++l) {
+        const Span span = inside(p, p.offset[2][l]);
+        const i64 begin = max_of(span.begin, x0), end = min_of(span.end, x0 + count);
+        if (begin >= end || end - begin == count) continue;
+        taps = add_taps(p, row.q0, row.q1, l, begin, tap_list, 0);
+        tiles[end - begin - 1](base, tap_list, taps, true, sums + (begin - x0) * kTileCols<T>);
+    }
+}
+
+// Where channel row0 of a grid row begins in the destination.
+template <class T>
+FUSEDNN_INLINE T* place_of(const ConvProblem<T>& p, const GridRow& row, i64 row0) {
+    const i64 line = (row.q0 * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] +
+                     row.q1 * p.dst_step[1] + p.dst_start[1];
+    return p.dst + row.image * p.dst_image + row0 * p.dst_plane + line * p.dst_size[2] +
+           p.dst_start[2];
+}
+
+// All positions of a grid row for one panel of destination channels.
+template <class T>
+FUSEDNN_INLINE void run_grid_row(const ConvProblem<T>& p, const GridRow& row, i64 row0,
                                  const T* packed, const T* bias, TapOffsets* tap_list) {
     T sums[kTileRows * kTileCols<T>];
-    const auto& tiles = tap_tiles<T>.entry[p.step[2] - 1];
     const RowPanels cut(p.grid[2]);
-    const TapBase<T> base{p.src + image * p.src_image, packed, p.channels, p.src_plane,
+    const TapBase<T> base{p.src + row.image * p.src_image, packed, p.channels, p.src_plane,
                           p.tap_count() * kTileCols<T>};
-    T* dst = p.dst + image * p.dst_image + row0 * p.dst_plane +
-             ((q0 * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] + q1 * p.dst_step[1] +
-              p.dst_start[1]) *
-                 p.dst_size[2] +
-             p.dst_start[2];
+    T* dst = place_of(p, row, row0);
     for (i64 panel = 0; panel < cut.count; ++panel) {
         const i64 x0 = cut.start(panel), count = cut.height(panel);
-        // First the taps that all positions of the tile have, in registers from start to end; then,
-        // column of taps by column, those that only some have, added to their part of the tile.
-        i64 taps = 0;
-        for (i64 l = 0; l < p.taps[2]; ++l) {
-            const Span span = inside(p, p.offset[2][l]);
-            if (span.begin <= x0 && span.end >= x0 + count) {
-                taps = add_taps(p, q0, q1, l, x0, tap_list, taps);
-            }
-        }
-        tiles[count - 1](base, tap_list, taps, false, sums);
-        for (i64 l = 0; l < p.taps[2]; ++l) {
-            const Span span = inside(p, p.offset[2][l]);
-            const i64 begin = max_of(span.begin, x0), end = min_of(span.end, x0 + count);
-            if (begin >= end || end - begin == count) continue;
-            taps = add_taps(p, q0, q1, l, begin, tap_list, 0);
-            tiles[end - begin - 1](base, tap_list, taps, true, sums + (begin - x0) * kTileCols<T>);
-        }
+        sum_tile(p, base, row, x0, count, false, sums, tap_list);
         store_tile(p, sums, count, row0, dst + x0 * p.dst_step[2], bias);
     }
+}
+
+// Grid rows that run with one panel of weights before the next: what they read stays in L2.
+constexpr i64 kRowsPerBlock = 8;
+
+// Few positions and many channels: the packed weights would be written to and read from a far
+// cache, for little use. Here they are packed a few channels at a time, and used at once for all
+// positions, whose sums stay in the L1 cache.
+constexpr i64 kSumBytes = 32 * 1024;
+constexpr i64 kPackedChunkBytes = 64 * 1024;
+
+template <class T>
+FUSEDNN_INLINE bool few_positions(const ConvProblem<T>& p) {
+    return p.columns() * kTileCols<T> * i64(sizeof(T)) <= kSumBytes &&
+           p.depth() * kTileCols<T> * i64(sizeof(T)) > kPackedChunkBytes;
+}
+
+template <class T>
+void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* bias) {
+    const i64 panels = ceil_div(p.rows, kTileCols<T>), grid_rows = p.batch * p.grid[0] * p.grid[1];
+    const i64 channel_size = p.tap_count() * kTileCols<T>;
+    const i64 chunk = max_of(kPackedChunkBytes / (channel_size * i64(sizeof(T))), i64(1));
+    const int slots = parallel_slots(panels, 2 * p.rows * p.columns() * p.depth());
+    Workspace<T> packed(chunk * channel_size, slots), all_sums(p.columns() * kTileCols<T>, slots);
+    Workspace<TapOffsets> tap_lists(p.tap_count(), slots);
+    const RowPanels cut(p.grid[2]);
+    parallel(panels, slots, [&](i64 task, int slot) {
+        FlushDenormals flush;
+        const i64 row0 = task * kTileCols<T>;
+        T* sums = all_sums.slot(slot);
+        for (i64 begin = 0; begin < p.channels; begin += chunk) {
+            const i64 end = min_of(begin + chunk, p.channels);
+            pack_panel(p, w, row0, begin, end, packed.slot(slot));
+            for (i64 index = 0; index < grid_rows; ++index) {
+                const GridRow row = grid_row(p, index);
+                const TapBase<T> base{p.src + row.image * p.src_image + begin * p.src_plane,
+                                      packed.slot(slot), end - begin, p.src_plane, channel_size};
+                for (i64 panel = 0; panel < cut.count; ++panel) {
+                    const i64 x0 = cut.start(panel);
+                    sum_tile(p, base, row, x0, cut.height(panel), begin > 0,
+                             sums + (index * p.grid[2] + x0) * kTileCols<T>, tap_lists.slot(slot));
+                }
+            }
+        }
+        for (i64 index = 0; index < grid_rows; ++index) {
+            T* dst = place_of(p, grid_row(p, index), row0);
+            for (i64 panel = 0; panel < cut.count; ++panel) {
+                const i64 x0 = cut.start(panel);
+                store_tile(p, sums + (index * p.grid[2] + x0) * kTileCols<T>, cut.height(panel),
+                           row0, dst + x0 * p.dst_step[2], bias);
+            }
+        }
+    });
 }
 
 }  // namespace
@@ -247,8 +322,9 @@ FUSEDNN_INLINE void run_grid_row(const ConvProblem<T>& p, i64 image, i64 q0, i64
 template <class T>
 void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* bias) {
     if (p.rows == 0 || p.columns() == 0) return;
+    if (few_positions(p)) return run_few_positions(p, w, bias);
     const i64 panels = ceil_div(p.rows, kTileCols<T>);
-    const i64 panel_size = p.depth() * kTileCols<T>;
+    const i64 channel_size = p.tap_count() * kTileCols<T>, panel_size = p.channels * channel_size;
     const i64 grid_rows = p.batch * p.grid[0] * p.grid[1];
     const int slots =
         parallel_slots(panels * grid_rows, 2 * p.rows * p.columns() * max_of(p.depth(), i64(1)));
@@ -259,21 +335,22 @@ void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const 
     parallel(panels * cuts, slots, [&](i64 task, int) {
         const i64 panel = task / cuts, begin = task % cuts * step;
         pack_panel(p, w, panel * kTileCols<T>, begin, min_of(begin + step, p.channels),
-                   packed.get() + panel * panel_size);
+                   packed.get() + panel * panel_size + begin * channel_size);
     });
-    // A task is a panel of channels and as many grid rows as leave 8 tasks a thread.
-    const i64 rows_per_task =
-        slots == 1 ? grid_rows : max_of(grid_rows * panels / (slots * 8), i64(1));
-    const i64 row_tasks = ceil_div(grid_rows, min_of(rows_per_task, grid_rows));
+    // A task is a block of neighbouring grid rows, which read much the same of the source, for some
+    // of the panels: all of them while the blocks alone make enough tasks.
+    const i64 blocks = ceil_div(grid_rows, kRowsPerBlock);
+    const i64 parts = slots == 1 ? 1 : min_of(ceil_div(i64(slots) * 8, blocks), panels);
     Workspace<TapOffsets> tap_lists(p.tap_count(), slots);
-    parallel(panels * row_tasks, slots, [&](i64 task, int slot) {
+    parallel(blocks * parts, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
-        const i64 panel = task / row_tasks, part = task % row_tasks;
-        const i64 begin = grid_rows * part / row_tasks, end = grid_rows * (part + 1) / row_tasks;
-        for (i64 row = begin; row < end; ++row) {
-            run_grid_row(p, row / (p.grid[0] * p.grid[1]), row / p.grid[1] % p.grid[0],
-                         row % p.grid[1], panel * kTileCols<T>, packed.get() + panel * panel_size,
-                         bias, tap_lists.slot(slot));
+        const i64 block = task / parts, part = task % parts;
+        const i64 begin = block * kRowsPerBlock, end = min_of(begin + kRowsPerBlock, grid_rows);
+        for (i64 panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+            for (i64 row = begin; row < end; ++row) {
+                run_grid_row(p, grid_row(p, row), panel * kTileCols<T>,
+                             packed.get() + panel * panel_size, bias, tap_lists.slot(slot));
+            }
         }
     });
 }

@@ -116,8 +116,8 @@ struct RowPanels {
     i64 base;   // height of the later panels
     i64 extra;  // the first `extra` panels are one row higher
 
-    FUSEDNN_INLINE explicit RowPanels(i64 m)
-        : count(ceil_div(m, kTileRows)),
+    FUSEDNN_INLINE explicit RowPanels(i64 m, i64 most = kTileRows)
+        : count(ceil_div(m, most)),
           base(count ? m / count : 0),
           extra(count ? m % count : 0) {}
     FUSEDNN_INLINE i64 start(i64 panel) const { return panel * base + min_of(panel, extra); }

@@ -6,6 +6,7 @@ right below its forward.
 
 from .activation import (
     elu,
+    gelu,
     glu,
     hardsigmoid,
     hardswish,
@@ -23,10 +24,22 @@ from .activation import (
     softsign,
     tanh,
 )
+from .attention import attention_weights, scaled_dot_product_attention
+from .average import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    global_pool,
+)
 from .conv import conv1d, conv2d, conv3d, conv_plan, fold, unfold
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .dense import linear
 from .dropout import dropout
+from .embedding import embedding, rotary_angles, rotary_embedding
+from .heads import split_heads
 from .locally_connected import locally_connected1d, locally_connected2d
 from .loss import (
     binary_cross_entropy,
@@ -38,11 +51,32 @@ from .loss import (
     nll_loss,
     smooth_l1_loss,
 )
+from .norm import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .padding import flatten, one_hot, pad
-from .pool import max_pool1d, max_pool2d, max_pool3d
+from .pool import (
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    max_unpool1d,
+    max_unpool2d,
+)
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "attention_weights",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
@@ -55,14 +89,20 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "elu",
+    "embedding",
     "flatten",
     "fold",
+    "gelu",
+    "global_pool",
     "glu",
+    "group_norm",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
     "huber_loss",
+    "instance_norm",
     "l1_loss",
+    "layer_norm",
     "leaky_relu",
     "linear",
     "locally_connected1d",
@@ -72,6 +112,8 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
     "mish",
     "mse_loss",
     "nll_loss",
@@ -80,6 +122,10 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "rms_norm",
+    "rotary_angles",
+    "rotary_embedding",
+    "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",
@@ -88,6 +134,7 @@ __all__ = [
     "softmin",
     "softplus",
     "softsign",
+    "split_heads",
     "tanh",
     "unfold",
 ]

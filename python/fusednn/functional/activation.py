@@ -40,6 +40,39 @@ def finish(
     return out if type(out) is ndarray else np.asarray(out)
 
 
+# ---- one kernel for all of them ------------------------------------------------------------------
+
+# Functions whose gradient is one of the output; the others' is one of the input.
+_BY_OUTPUT = ("sigmoid", "tanh")
+
+
+def _unary(
+    kernel: str, backward: Any, input: Any, a: float = 0.0, b: float = 0.0, op: str = ""
+) -> Any:
+    op = op or kernel
+    if not isinstance(input, TensorBase):
+        array = input if type(input) is ndarray else floats(op, input)
+        return _core.unary_forward(op, kernel, array, a, b)
+    out = _core.unary_forward(op, kernel, input._data, a, b)
+    if kernel in _BY_OUTPUT:
+        return record(out, backward, (input,), (), (kernel, a, b), keep_output=True)
+    return record(out, backward, (input,), (input,), (kernel, a, b))
+
+
+def _backward_of(op: str) -> Any:
+    """The backward function of an op, which the tape knows by its name."""
+
+    def backward(node: Node, grad: Any) -> Gradients:
+        if op in _BY_OUTPUT:
+            kernel, a, b, saved = node.saved
+        else:
+            saved, kernel, a, b = node.saved
+        return (_core.unary_backward(op, kernel, np.asarray(grad), saved, a, b),)
+
+    backward.__name__ = f"_{op}_backward"
+    return backward
+
+
 # ---- relu and its relatives ----------------------------------------------------------------------
 
 
@@ -68,14 +101,10 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
     >>> F.leaky_relu(np.array([-1.0, 2.0]), 0.5)
     array([-0.5,  2. ])
     """
-    x = floats("leaky_relu", input)
-    out = np.where(x > 0, x, x * negative_slope)
-    return finish(out, input, _leaky_relu_backward, (input,), (negative_slope,))
+    return _unary("leaky_relu", _leaky_relu_backward, input, negative_slope)
 
 
-def _leaky_relu_backward(node: Node, grad: Any) -> Gradients:
-    x, slope = node.saved
-    return (np.where(x > 0, grad, grad * slope),)
+_leaky_relu_backward = _backward_of("leaky_relu")
 
 
 def prelu(input: Any, weight: Any) -> Any:
@@ -87,32 +116,16 @@ def prelu(input: Any, weight: Any) -> Any:
     >>> F.prelu(np.array([-1.0, 2.0]), np.array([0.5]))
     array([-0.5,  2. ])
     """
-    x, w = floats("prelu", input), floats("prelu", weight, "weight")
-    if x.dtype.char != w.dtype.char:
-        raise TypeError(f"prelu: weight has dtype {w.dtype}, expected {x.dtype} like input")
-    channels = x.shape[1] if x.ndim > 1 else 1
-    if w.size != 1 and w.shape != (channels,):
-        raise ValueError(
-            f"prelu: weight has shape {w.shape}, expected (1,) or ({channels},) for input of "
-            f"shape {x.shape}"
-        )
-    shape = (1, w.size, *(1,) * (x.ndim - 2)) if w.size > 1 else (1,) * x.ndim
-    out = np.where(x > 0, x, x * w.reshape(shape))
+    out = _core.prelu_forward(raw(input), raw(weight))
     if not (isinstance(input, TensorBase) or isinstance(weight, TensorBase)):
         return out
-    return record(out, _prelu_backward, (input, weight), (input, weight), (shape,))
+    return record(out, _prelu_backward, (input, weight), (input, weight))
 
 
 def _prelu_backward(node: Node, grad: Any) -> Gradients:
     x_edge, w_edge = node.edges
-    x, w, shape = node.saved
-    grad_x = grad_w = None
-    if x_edge is not None:
-        grad_x = np.where(x > 0, grad, grad * w.reshape(shape))
-    if w_edge is not None:
-        axes = tuple(i for i in range(x.ndim) if w.size == 1 or i != 1)
-        grad_w = np.add.reduce(np.minimum(x, 0) * grad, axis=axes).reshape(w.shape)
-    return grad_x, grad_w
+    dx, dw = _core.prelu_backward(np.asarray(grad), *node.saved)
+    return None if x_edge is None else dx, None if w_edge is None else dw
 
 
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
@@ -122,16 +135,12 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
     >>> F.hardtanh(np.array([-3.0, 0.5]))
     array([-1. ,  0.5])
     """
-    x = floats("hardtanh", input)
     if not min_val < max_val:
         raise ValueError(f"hardtanh: min_val={min_val} must be below max_val={max_val}")
-    out = np.minimum(np.maximum(x, min_val), max_val)
-    return finish(out, input, _hardtanh_backward, (input,), (min_val, max_val))
+    return _unary("hardtanh", _hardtanh_backward, input, min_val, max_val)
 
 
-def _hardtanh_backward(node: Node, grad: Any) -> Gradients:
-    x, low, high = node.saved
-    return (grad * ((x > low) & (x < high)),)
+_hardtanh_backward = _backward_of("hardtanh")
 
 
 def relu6(input: Any, inplace: bool = False) -> Any:
@@ -153,7 +162,7 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     >>> F.elu(np.array([0.0, 2.0]))
     array([0., 2.])
     """
-    return _scaled_elu("elu", input, alpha, 1.0)
+    return _unary("elu", _elu_backward, input, alpha, 1.0)
 
 
 def selu(input: Any, inplace: bool = False) -> Any:
@@ -165,18 +174,12 @@ def selu(input: Any, inplace: bool = False) -> Any:
     >>> F.selu(np.array([0.0, 1.0]))
     array([0.        , 1.05070099])
     """
-    return _scaled_elu("selu", input, 1.6732632423543772, 1.0507009873554805)
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    return _unary("elu", _selu_backward, input, alpha * scale, scale, "selu")
 
 
-def _scaled_elu(op: str, input: Any, alpha: float, scale: float) -> Any:
-    x = floats(op, input)
-    out = np.where(x > 0, x * scale, np.expm1(np.minimum(x, 0)) * (alpha * scale))
-    return finish(out, input, _elu_backward, (input,), (alpha * scale, scale))
-
-
-def _elu_backward(node: Node, grad: Any) -> Gradients:
-    x, alpha, scale = node.saved
-    return (grad * np.where(x > 0, scale, np.exp(np.minimum(x, 0)) * alpha).astype(x.dtype),)
+_elu_backward = _backward_of("elu")
+_selu_backward = _backward_of("selu")
 
 
 # ---- sigmoid and its relatives -------------------------------------------------------------------
@@ -195,12 +198,10 @@ def sigmoid(input: Any) -> Any:
     >>> F.sigmoid(np.array([0.0]))
     array([0.5])
     """
-    return finish(_logistic(floats("sigmoid", input)), input, _sigmoid_backward, keep_output=True)
+    return _unary("sigmoid", _sigmoid_backward, input)
 
 
-def _sigmoid_backward(node: Node, grad: Any) -> Gradients:
-    (out,) = node.saved
-    return (grad * out * (1 - out),)
+_sigmoid_backward = _backward_of("sigmoid")
 
 
 def logsigmoid(input: Any) -> Any:
@@ -210,13 +211,10 @@ def logsigmoid(input: Any) -> Any:
     >>> F.logsigmoid(np.array([-1000.0]))
     array([-1000.])
     """
-    x = floats("logsigmoid", input)
-    out = np.minimum(x, 0) - np.log1p(np.exp(-abs(x)))
-    return finish(out, input, _logsigmoid_backward, (input,))
+    return _unary("logsigmoid", _logsigmoid_backward, input)
 
 
-def _logsigmoid_backward(node: Node, grad: Any) -> Gradients:
-    return (grad * _logistic(-node.saved[0]),)
+_logsigmoid_backward = _backward_of("logsigmoid")
 
 
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
@@ -226,17 +224,10 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     >>> F.softplus(np.array([0.0, 100.0]))
     array([  0.69314718, 100.        ])
     """
-    x = floats("softplus", input)
-    scaled = x * beta
-    smooth = (np.maximum(scaled, 0) + np.log1p(np.exp(-abs(scaled)))) / beta
-    out = np.where(scaled > threshold, x, smooth)
-    return finish(out, input, _softplus_backward, (input,), (beta, threshold))
+    return _unary("softplus", _softplus_backward, input, beta, threshold)
 
 
-def _softplus_backward(node: Node, grad: Any) -> Gradients:
-    x, beta, threshold = node.saved
-    scaled = x * beta
-    return (np.where(scaled > threshold, grad, grad * _logistic(scaled)),)
+_softplus_backward = _backward_of("softplus")
 
 
 def silu(input: Any, inplace: bool = False) -> Any:
@@ -248,14 +239,30 @@ def silu(input: Any, inplace: bool = False) -> Any:
     >>> F.silu(np.array([0.0]))
     array([0.])
     """
-    x = floats("silu", input)
-    return finish(x * _logistic(x), input, _silu_backward, (input,))
+    return _unary("silu", _silu_backward, input)
 
 
-def _silu_backward(node: Node, grad: Any) -> Gradients:
-    (x,) = node.saved
-    s = _logistic(x)
-    return (grad * (s * (1 + x * (1 - s))),)
+_silu_backward = _backward_of("silu")
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """input * P(Z <= input) for a standard normal Z.
+
+    approximate="tanh": input / 2 * (1 + tanh(sqrt(2 / pi) * (input + 0.044715 * input**3))).
+    Hendrycks, Gimpel, "Gaussian error linear units", 2016.
+
+    >>> import numpy as np, fusednn.functional as F
+    >>> F.gelu(np.array([0.0, 1.0]))
+    array([0.        , 0.84134475])
+    """
+    if approximate == "none":
+        return _unary("gelu", _gelu_backward, input)
+    if approximate == "tanh":
+        return _unary("gelu_tanh", _gelu_backward, input, op="gelu")
+    raise ValueError(f"gelu: approximate={approximate!r}, expected 'none' or 'tanh'")
+
+
+_gelu_backward = _backward_of("gelu")
 
 
 def mish(input: Any, inplace: bool = False) -> Any:
@@ -265,18 +272,10 @@ def mish(input: Any, inplace: bool = False) -> Any:
     >>> F.mish(np.array([0.0]))
     array([0.])
     """
-    x = floats("mish", input)
-    return finish(x * _tanh_softplus(x), input, _mish_backward, (input,))
+    return _unary("mish", _mish_backward, input)
 
 
-def _tanh_softplus(x: Array) -> Any:
-    return np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-abs(x))))
-
-
-def _mish_backward(node: Node, grad: Any) -> Gradients:
-    (x,) = node.saved
-    t = _tanh_softplus(x)
-    return (grad * (t + x * (1 - t * t) * _logistic(x)),)
+_mish_backward = _backward_of("mish")
 
 
 def hardsigmoid(input: Any, inplace: bool = False) -> Any:
@@ -286,14 +285,10 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     >>> F.hardsigmoid(np.array([-4.0, 0.0]))
     array([0. , 0.5])
     """
-    x = floats("hardsigmoid", input)
-    out = np.minimum(np.maximum(x / 6 + 0.5, 0), 1)
-    return finish(out, input, _hardsigmoid_backward, (input,))
+    return _unary("hardsigmoid", _hardsigmoid_backward, input)
 
 
-def _hardsigmoid_backward(node: Node, grad: Any) -> Gradients:
-    (x,) = node.saved
-    return (grad * ((x > -3) & (x < 3)) * (1 / 6),)
+_hardsigmoid_backward = _backward_of("hardsigmoid")
 
 
 def hardswish(input: Any, inplace: bool = False) -> Any:
@@ -303,15 +298,10 @@ def hardswish(input: Any, inplace: bool = False) -> Any:
     >>> F.hardswish(np.array([-4.0, 3.0]))
     array([-0.,  3.])
     """
-    x = floats("hardswish", input)
-    out = x * np.minimum(np.maximum(x / 6 + 0.5, 0), 1)
-    return finish(out, input, _hardswish_backward, (input,))
+    return _unary("hardswish", _hardswish_backward, input)
 
 
-def _hardswish_backward(node: Node, grad: Any) -> Gradients:
-    (x,) = node.saved
-    inner = (x / 3 + 0.5) * (x > -3)
-    return (grad * np.where(x >= 3, 1, inner).astype(x.dtype),)
+_hardswish_backward = _backward_of("hardswish")
 
 
 def tanh(input: Any) -> Any:
@@ -321,12 +311,10 @@ def tanh(input: Any) -> Any:
     >>> F.tanh(np.array([0.0]))
     array([0.])
     """
-    return finish(np.tanh(floats("tanh", input)), input, _tanh_backward, keep_output=True)
+    return _unary("tanh", _tanh_backward, input)
 
 
-def _tanh_backward(node: Node, grad: Any) -> Gradients:
-    (out,) = node.saved
-    return (grad * (1 - out * out),)
+_tanh_backward = _backward_of("tanh")
 
 
 def softsign(input: Any) -> Any:
@@ -371,6 +359,7 @@ def _glu_backward(node: Node, grad: Any) -> Gradients:
 
 __all__ = [
     "elu",
+    "gelu",
     "glu",
     "hardsigmoid",
     "hardswish",

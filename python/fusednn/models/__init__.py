@@ -1,5 +1,27 @@
 """Whole networks, built of `nn`."""
 
+from .gpt import GPT, CausalSelfAttention, GPTBlock
 from .lenet import LeNet
+from .resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet34, resnet50
+from .seq2seq import Seq2SeqTransformer
+from .vgg import VGG, vgg11, vgg13, vgg16, vgg19
 
-__all__ = ["LeNet"]
+__all__ = [
+    "GPT",
+    "VGG",
+    "BasicBlock",
+    "Bottleneck",
+    "CausalSelfAttention",
+    "GPTBlock",
+    "LeNet",
+    "ResNet",
+    "Seq2SeqTransformer",
+    "resnet18",
+    "resnet20",
+    "resnet34",
+    "resnet50",
+    "vgg11",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+]

@@ -70,6 +70,26 @@ class Mish(_Plain):
         return F.mish(input)
 
 
+class GELU(Module):
+    """input * P(Z <= input) for a standard normal Z; approximate="tanh" for the formula with tanh.
+
+    >>> from fusednn import nn
+    >>> nn.GELU()(np.array([1.0]))
+    tensor([0.8413], dtype=float64)
+    """
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, input: Any) -> Any:
+        """Same shape."""
+        return F.gelu(input, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
+
+
 class Hardsigmoid(_Plain):
     """input / 6 + 1 / 2 cut to [0, 1]."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
+from .activation import ReLU
 from .module import Module
+from .norm import BatchNorm
 from .parameter import Parameter
 
 
@@ -92,10 +94,22 @@ class Sequential(_Indexed):
 
     def forward(self, input: Any) -> Any:
         """The last module's output."""
-        for module in self._modules.values():
-            if module is not None:
+        modules = iter(self._items())
+        module = next(modules, None)
+        while module is not None:
+            following = next(modules, None)
+            if type(following) is ReLU and _takes_relu(module) and following._hooks is None:
+                input = module(input, activation="relu")
+                following = next(modules, None)
+            else:
                 input = module(input)
+            module = following
         return input
+
+
+def _takes_relu(module: Module) -> bool:
+    # A hook wants to see what lies between the two.
+    return isinstance(module, BatchNorm) and module._hooks is None
 
 
 class ModuleList(_Indexed):

@@ -1,0 +1,252 @@
+#include "ops/norm.h"
+
+#include <cmath>
+
+#include "bindings/array.h"
+#include "bindings/init.h"
+#include "bindings/ints.h"
+#include "core/dispatch.h"
+#include "core/errors.h"
+
+namespace fusednn::bindings {
+
+namespace {
+
+// What an element costs, all passes together.
+constexpr i64 kElementCost = 8;
+
+// An argument that may be None.
+class Optional {
+  public:
+    Optional(py::handle object, const Array& like, const char* op, const char* name) : name_(name) {
+        if (object.is_none()) return;
+        array_ = Array::floating_like(object, like, op, name);
+        shape_ = ops::shape_of(array_->view());
+    }
+    ops::NamedShape named() const { return {name_, array_ ? &shape_ : nullptr}; }
+    template <class T>
+    const T* data() const {
+        return array_ ? array_->data<T>() : nullptr;
+    }
+
+  private:
+    const char* name_;
+    std::optional<Array> array_;
+    ops::Shape shape_;
+};
+
+// A new array for a result that may not be wanted: None then.
+struct Result {
+    py::object array = py::none();
+    void* data = nullptr;
+
+    Result(bool wanted, DType dtype, const ops::Shape& shape) {
+        if (wanted) array = new_array(dtype, int(shape.size()), shape.data(), &data);
+    }
+    template <class T>
+    T* get() const {
+        return static_cast<T*>(data);
+    }
+};
+
+const char* layer_op(bool rms) {
+    return rms ? "rms_norm" : "layer_norm";
+}
+
+py::tuple layer_norm_forward(bool rms, py::handle input, py::handle normalized_shape,
+                             py::handle weight, py::handle bias, py::handle residual, double eps) {
+    const char* op = layer_op(rms);
+    const Array x = Array::floating(input, op, "input");
+    const Optional w(weight, x, op, "weight"), b(bias, x, op, "bias");
+    const Optional r(residual, x, op, "residual");
+    const ops::Shape shape = ops::shape_of(x.view());
+    const auto params =
+        ops::layer_norm_shapes(op, rms, shape, to_shape(normalized_shape, op, "normalized_shape"),
+                               {w.named(), b.named()}, eps);
+    if (r.named().shape) ops::require_shape(op, "residual", *r.named().shape, shape);
+    const Result y(true, x.dtype(), shape), stats(true, x.dtype(), {3, params.rows});
+    const Result sum(r.named().shape != nullptr, x.dtype(), shape);
+    {
+        GilRelease release(x.size() * kElementCost);
+        with_dtype(x.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            kernels<T>().layer_norm_forward(params, x.data<T>(), r.data<T>(), w.data<T>(),
+                                            b.data<T>(), sum.get<T>(), y.get<T>(), stats.get<T>());
+        });
+    }
+    return py::make_tuple(y.array, stats.array, sum.array);
+}
+
+py::tuple layer_norm_backward(bool rms, py::handle grad, py::handle input,
+                              py::handle normalized_shape, py::handle weight, py::handle stats,
+                              bool want_weight, bool want_bias) {
+    const char* op = layer_op(rms);
+    const Array dy = Array::floating(grad, op, "grad");
+    const Array x = Array::floating_like(input, dy, op, "input");
+    const Array s = Array::floating_like(stats, dy, op, "stats");
+    const Optional w(weight, dy, op, "weight");
+    const ops::Shape shape = ops::shape_of(x.view());
+    const ops::Shape inner = to_shape(normalized_shape, op, "normalized_shape");
+    const auto params = ops::layer_norm_shapes(op, rms, shape, inner, {w.named()}, 0);
+    ops::require_shape(op, "grad", ops::shape_of(dy.view()), shape);
+    ops::require_shape(op, "stats", ops::shape_of(s.view()), {3, params.rows});
+    const Result dx(true, dy.dtype(), shape);
+    const Result dw(want_weight, dy.dtype(), inner), db(want_bias, dy.dtype(), inner);
+    {
+        GilRelease release(x.size() * kElementCost);
+        with_dtype(dy.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            kernels<T>().layer_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
+                                             s.data<T>(), dx.get<T>(), dw.get<T>(), db.get<T>());
+        });
+    }
+    return py::make_tuple(dx.array, dw.array, db.array);
+}
+
+py::tuple group_norm_forward(const std::string& name, py::handle input, py::handle groups,
+                             py::handle weight, py::handle bias, double eps) {
+    const char* op = name.c_str();
+    const Array x = Array::floating(input, op, "input");
+    const Optional w(weight, x, op, "weight"), b(bias, x, op, "bias");
+    const ops::Shape shape = ops::shape_of(x.view());
+    const auto params = ops::group_norm_shapes(op, shape, to_int(groups, op, "num_groups"),
+                                               {w.named(), b.named()}, eps);
+    const Result y(true, x.dtype(), shape);
+    const Result stats(true, x.dtype(), {3, params.batch * params.groups});
+    {
+        GilRelease release(x.size() * kElementCost);
+        with_dtype(x.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            kernels<T>().group_norm_forward(params, x.data<T>(), w.data<T>(), b.data<T>(),
+                                            y.get<T>(), stats.get<T>());
+        });
+    }
+    return py::make_tuple(y.array, stats.array);
+}
+
+py::tuple group_norm_backward(const std::string& name, py::handle grad, py::handle input,
+                              py::handle groups, py::handle weight, py::handle stats,
+                              bool want_weight, bool want_bias) {
+    const char* op = name.c_str();
+    const Array dy = Array::floating(grad, op, "grad");
+    const Array x = Array::floating_like(input, dy, op, "input");
+    const Array s = Array::floating_like(stats, dy, op, "stats");
+    const Optional w(weight, dy, op, "weight");
+    const ops::Shape shape = ops::shape_of(x.view());
+    const auto params =
+        ops::group_norm_shapes(op, shape, to_int(groups, op, "num_groups"), {w.named()}, 0);
+    ops::require_shape(op, "grad", ops::shape_of(dy.view()), shape);
+    ops::require_shape(op, "stats", ops::shape_of(s.view()), {3, params.batch * params.groups});
+    const Result dx(true, dy.dtype(), shape);
+    const Result dw(want_weight, dy.dtype(), {params.channels});
+    const Result db(want_bias, dy.dtype(), {params.channels});
+    {
+        GilRelease release(x.size() * kElementCost);
+        with_dtype(dy.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            kernels<T>().group_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
+                                             s.data<T>(), dx.get<T>(), dw.get<T>(), db.get<T>());
+        });
+    }
+    return py::make_tuple(dx.array, dw.array, db.array);
+}
+
+// stats (3, C) of the batch, or of the running statistics; the latter brought up to date.
+template <class T>
+void fill_stats(const BatchNormParams& params, const T* x, T* running_mean, T* running_var,
+                double momentum, double eps, T* stats) {
+    T *const mean = stats, *const low = mean + params.channels, *const last = low + params.channels;
+    if (!params.training) {
+        for (i64 c = 0; c < params.channels; ++c) {
+            mean[c] = running_mean[c], low[c] = 0, last[c] = running_var[c];
+        }
+    } else if (params.outer * params.inner == 0) {
+        // An empty batch says nothing: the statistics stay what they are.
+        for (i64 i = 0; i < 3 * params.channels; ++i) stats[i] = 0;
+    } else {
+        kernels<T>().batch_norm_stats(params, x, mean, low, last);
+        ops::update_running(params, mean, low, last, momentum, running_mean, running_var);
+    }
+    for (i64 c = 0; c < params.channels; ++c) last[c] = T(1.0 / std::sqrt(double(last[c]) + eps));
+}
+
+py::tuple batch_norm_forward(py::handle input, py::handle running_mean, py::handle running_var,
+                             py::handle weight, py::handle bias, bool training, double momentum,
+                             double eps, bool relu) {
+    const char* op = "batch_norm";
+    const Array x = Array::floating(input, op, "input");
+    const Optional w(weight, x, op, "weight"), b(bias, x, op, "bias");
+    const Optional mean(running_mean, x, op, "running_mean");
+    const Optional var(running_var, x, op, "running_var");
+    const ops::Shape shape = ops::shape_of(x.view());
+    const auto params = ops::batch_norm_shapes(
+        op, shape, {w.named(), b.named(), mean.named(), var.named()}, training, relu);
+    if (!training && (!mean.named().shape || !var.named().shape)) {
+        throw Error("batch_norm: evaluation needs running_mean and running_var, got None");
+    }
+    const ops::Shape channels = {params.channels};
+    const Result y(true, x.dtype(), shape), stats(true, x.dtype(), {3, params.channels});
+    std::optional<MutableArray> new_mean, new_var;
+    if (training) {
+        const Result like(true, x.dtype(), channels);
+        const Array same = Array::floating(like.array, op, "input");
+        if (mean.named().shape)
+            new_mean = MutableArray::like(running_mean, same, op, "running_mean");
+        if (var.named().shape) new_var = MutableArray::like(running_var, same, op, "running_var");
+    }
+    {
+        GilRelease release(x.size() * kElementCost);
+        with_dtype(x.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            // Read, unless there is something to write.
+            T* m = new_mean ? new_mean->data<T>() : const_cast<T*>(mean.data<T>());
+            T* v = new_var ? new_var->data<T>() : const_cast<T*>(var.data<T>());
+            fill_stats<T>(params, x.data<T>(), m, v, momentum, eps, stats.get<T>());
+            kernels<T>().batch_norm_apply(params, x.data<T>(), stats.get<T>(), w.data<T>(),
+                                          b.data<T>(), y.get<T>());
+        });
+    }
+    return py::make_tuple(y.array, stats.array);
+}
+
+py::tuple batch_norm_backward(py::handle grad, py::handle input, py::handle output,
+                              py::handle weight, py::handle stats, bool training, bool want_weight,
+                              bool want_bias) {
+    const char* op = "batch_norm";
+    const Array dy = Array::floating(grad, op, "grad");
+    const Array x = Array::floating_like(input, dy, op, "input");
+    const Array s = Array::floating_like(stats, dy, op, "stats");
+    const Optional y(output, dy, op, "output"), w(weight, dy, op, "weight");
+    const ops::Shape shape = ops::shape_of(x.view());
+    const auto params =
+        ops::batch_norm_shapes(op, shape, {w.named()}, training, y.named().shape != nullptr);
+    ops::require_shape(op, "grad", ops::shape_of(dy.view()), shape);
+    ops::require_shape(op, "stats", ops::shape_of(s.view()), {3, params.channels});
+    if (params.relu) ops::require_shape(op, "output", *y.named().shape, shape);
+    const Result dx(true, dy.dtype(), shape);
+    const Result dw(want_weight, dy.dtype(), {params.channels});
+    const Result db(want_bias, dy.dtype(), {params.channels});
+    {
+        GilRelease release(x.size() * kElementCost);
+        with_dtype(dy.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            kernels<T>().batch_norm_backward(params, dy.data<T>(), x.data<T>(), y.data<T>(),
+                                             s.data<T>(), w.data<T>(), dx.get<T>(), dw.get<T>(),
+                                             db.get<T>());
+        });
+    }
+    return py::make_tuple(dx.array, dw.array, db.array);
+}
+
+}  // namespace
+
+void init_norm(py::module_& m) {
+    m.def("layer_norm_forward", &layer_norm_forward);
+    m.def("layer_norm_backward", &layer_norm_backward);
+    m.def("group_norm_forward", &group_norm_forward);
+    m.def("group_norm_backward", &group_norm_backward);
+    m.def("batch_norm_forward", &batch_norm_forward);
+    m.def("batch_norm_backward", &batch_norm_backward);
+}
+
+}  // namespace fusednn::bindings

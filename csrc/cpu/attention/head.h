@@ -1,0 +1,115 @@
+// Keys and values of one head in the order in which the products read them.
+#pragma once
+#include "cpu/attention/problem.h"
+#include "cpu/attention/product.h"
+#include "cpu/gemm/pack.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+// Elements of `rows` rows packed as transposed panels.
+template <class T>
+FUSEDNN_INLINE i64 packed_size(i64 rows, i64 dim) {
+    return round_up(rows, kTileCols<T>) * dim + kTileCols<T>;
+}
+
+// dst: panels of kTileCols rows, transposed: panel[i * kTileCols + j] = factor * rows[j][i]; rows
+// that the last panel lacks are 0.
+template <class T>
+inline void pack_transposed(const Rows<T>& rows, i64 count, i64 dim, T factor, T* dst) {
+    constexpr int lanes = kLanes<T>;
+    for (i64 row0 = 0; row0 < count; row0 += kTileCols<T>) {
+        T* panel = dst + row0 * dim;
+        for (int v = 0; v < kTileVecs; ++v, panel += lanes) {
+            const i64 first = row0 + v * lanes;
+            i64 i = 0;
+            for (; i + lanes <= dim; i += lanes) {
+                Vec<T> block[lanes];
+#pragma GCC unroll 16
+                for (int j = 0; j < lanes; ++j) {
+                    block[j] = first + j < count ? load(rows[first + j] + i) * factor : Vec<T>{};
+                }
+                transpose<T>(block);
+#pragma GCC unroll 16
+                for (int j = 0; j < lanes; ++j) store(panel + (i + j) * kTileCols<T>, block[j]);
+            }
+            for (; i < dim; ++i) {
+                for (int j = 0; j < lanes; ++j) {
+                    panel[i * kTileCols<T> + j] =
+                        first + j < count ? rows[first + j][i] * factor : T(0);
+                }
+            }
+        }
+    }
+}
+
+// Whether products may read these rows in place, whole vectors from row to row: else they are
+// copied, and so are rows far apart, whose lines would fight for the same places in the caches.
+template <class T>
+FUSEDNN_INLINE bool is_dense(i64 stride, i64 dim) {
+    return stride == dim && dim % kLanes<T> == 0;
+}
+
+template <class T>
+FUSEDNN_INLINE i64 dense_size(i64 rows, i64 dim) {
+    return rows * round_up(dim, kLanes<T>);
+}
+
+// The rows in place if they are dense, or their copy at dst, its rows filled up with 0.
+template <class T>
+inline Rows<T> dense_rows(const Rows<T>& rows, i64 count, i64 dim, T* dst) {
+    if (is_dense<T>(rows.stride, dim)) return rows;
+    constexpr int lanes = kLanes<T>;
+    const i64 stride = round_up(dim, lanes);
+    for (i64 row = 0; row < count; ++row) {
+        const T* from = rows[row];
+        T* to = dst + row * stride;
+        i64 at = 0;
+        for (; at + lanes <= dim; at += lanes) store(to + at, load(from + at));
+        if (at < dim) store(to + at, load_partial(from + at, dim - at));
+    }
+    return {dst, stride};
+}
+
+// Whether rows of a dense matrix hold only numbers.
+template <class T>
+inline bool all_finite(const Rows<T>& rows, i64 count, i64 dim) {
+    constexpr int lanes = kLanes<T>;
+    Vec<T> bad[2] = {};
+    for (i64 row = 0; row < count; ++row) {
+        const T* p = rows[row];
+        i64 at = 0;
+        // x * 0 is NaN for NaN and infinity, and sums keep that.
+        for (; at + 2 * lanes <= dim; at += 2 * lanes) {
+            bad[0] += load(p + at) * T(0);
+            bad[1] += load(p + at + lanes) * T(0);
+        }
+        for (; at < dim; at += lanes) {
+            bad[0] += load_partial(p + at, min_of(dim - at, i64(lanes))) * T(0);
+        }
+    }
+    const T sum = sum_lanes<T>(bad[0] + bad[1]);
+    return sum == sum;
+}
+
+// C += A B for weights A of which some are 0 because nothing is to be seen there: those places of B
+// are not touched, so that NaN and infinities in them do not matter. Only called where B has some.
+template <class T>
+inline void careful_product(Layout layout, i64 m, i64 n, i64 k, const T* a, i64 a_stride,
+                            const T* b, i64 b_stride, const ProductOutput<T>& out) {
+    for (i64 r = 0; r < m; ++r) {
+        T* c = out.c + r * out.ldc;
+        for (i64 col = 0; col < n; ++col) {
+            T sum = 0;
+            for (i64 q = 0; q < k; ++q) {
+                const T weight = layout == Layout::rows ? a[r * a_stride + q] : a[q * a_stride + r];
+                if (weight != T(0)) sum += weight * b[q * b_stride + col];
+            }
+            if (out.add) sum += out.add[r * out.ld_add + col] * (out.decay ? out.decay[r] : T(1));
+            c[col] = out.factor ? sum * out.factor[r] : sum;
+        }
+    }
+}
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn

@@ -1,0 +1,56 @@
+"""Features as heads: what a projection for attention gives, seen head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record_outputs
+
+Parts = Sequence[tuple[int, int]]
+
+
+def split_heads(input: Any, parts: Parts, time_first: bool = False) -> tuple[Any, ...]:
+    """input (N, T, features) cut into one (N, heads, T, width) for each (heads, width) of parts.
+
+    Views, no copies; the gradients come back as one array. time_first: input is (T, N, features).
+
+    >>> import numpy as np, fusednn.functional as F
+    >>> [part.shape for part in F.split_heads(np.zeros((2, 5, 12)), [(2, 4), (1, 4)])]
+    [(2, 2, 5, 4), (2, 1, 5, 4)]
+    """
+    x = raw(input)
+    total = sum(heads * width for heads, width in parts)
+    if x.ndim != 3 or x.shape[2] != total:
+        raise ValueError(
+            f"split_heads: input has shape {x.shape}, expected three axes, the last of {total}"
+        )
+    outputs = _views(x, parts, time_first)
+    if not isinstance(input, TensorBase):
+        return outputs
+    context = (x.shape, tuple(parts), time_first)
+    return record_outputs(outputs, _split_heads_backward, (input,), (), context)
+
+
+def _views(x: Array, parts: Parts, time_first: bool) -> tuple[Array, ...]:
+    views, at = [], 0
+    order = (1, 2, 0, 3) if time_first else (0, 2, 1, 3)
+    for heads, width in parts:
+        part = x[..., at : at + heads * width]
+        views.append(part.reshape(*x.shape[:2], heads, width).transpose(order))
+        at += heads * width
+    return tuple(views)
+
+
+def _split_heads_backward(node: Node, grads: Any) -> Gradients:
+    shape, parts, time_first = node.saved
+    dtype = next(grad.dtype for grad in grads if grad is not None)
+    out = np.empty(shape, dtype)
+    for view, grad in zip(_views(out, parts, time_first), grads, strict=True):
+        view[...] = 0 if grad is None else grad
+    return (out,)
+
+
+__all__ = ["split_heads"]
