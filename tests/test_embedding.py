@@ -53,6 +53,12 @@ def test_ids_of_any_integer_dtype(kind):
     np.testing.assert_array_equal(F.embedding(ids[:, ::-1], w), w[[[4, 0, 4]]])
 
 
+def test_ids_in_a_tensor():
+    y = F.embedding(fn.tensor(np.array([1, 0])), values(3, 2))
+    assert isinstance(y, fn.Tensor)
+    assert not y.requires_grad
+
+
 def test_padding_row_gets_no_gradient(dtype):
     w, ids = values(4, 3, dtype=dtype), np.array([1, 3, 1, 0, 3])
     grad = np.ones((5, 3), dtype)

@@ -107,6 +107,16 @@ def test_sequential_takes_the_relu_along():
     assert (seen[1] < 0).any()
 
 
+def test_a_norm_of_ones_own_keeps_its_signature():
+    class Doubled(nn.BatchNorm1d):
+        def forward(self, input: Any) -> Any:  # type: ignore[override]
+            return super().forward(input) * 2
+
+    x = values(5, 3)
+    y = nn.Sequential(Doubled(3), nn.ReLU())(x).numpy()
+    np.testing.assert_allclose(y, np.maximum(nn.BatchNorm1d(3)(x).numpy() * 2, 0), rtol=1e-6)
+
+
 # ---- networks ------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,62 @@ def test_node(case, isa):
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+# ---- PyTorch's layers, converted -----------------------------------------------------------------
+
+
+def axes_of(op: Any) -> Callable[..., list[Any]]:
+    return lambda a, x: [op(x, tuple(a["axes"]))]
+
+
+PLUMBING: dict[str, Callable[..., list[Any]]] = {
+    "Gather": lambda a, table, ids: [F.embedding(ids, table)],
+    "Squeeze": axes_of(np.squeeze),
+    "Unsqueeze": axes_of(np.expand_dims),
+    "Neg": lambda a, x: [-x],
+}
+ADAPTERS = PLUMBING | {name: adapter for name, (_, adapter) in OPS.items()}
+
+
+def converted_cases() -> list[tuple[str, Path, Any]]:
+    from onnx.backend.test.loader import load_model_tests
+
+    cases = []
+    for case in sorted(load_model_tests(kind="pytorch-converted"), key=lambda case: case.name):
+        model = onnx.load(Path(case.model_dir) / "model.onnx")
+        kinds = {node.op_type for node in model.graph.node}
+        if kinds <= set(ADAPTERS) and kinds - {"Neg", "Squeeze", "Unsqueeze"}:
+            cases.append((case.name, Path(case.model_dir), model))
+    return cases
+
+
+CONVERTED = converted_cases()
+
+
+def read(folder: Path, kind: str) -> list[Any]:
+    paths = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.split("_")[1]))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(path)) for path in paths]
+
+
+@pytest.mark.parametrize("case", CONVERTED, ids=lambda case: case[0])
+def test_converted_layer(case, isa):
+    _, folder, model = case
+    for data in sorted(folder.glob("test_data_set_*")):
+        values = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+        free = [i.name for i in model.graph.input if i.name not in values]
+        values |= dict(zip(free, read(data, "input"), strict=True))
+        for node in model.graph.node:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            if node.op_type in ("Softmax", "LogSoftmax"):
+                attributes.setdefault("axis", 1)  # what it was up to version 12
+            arguments = [values[name] for name in node.input]
+            outputs = ADAPTERS[node.op_type](attributes, *arguments)
+            values |= dict(zip(node.output, outputs, strict=False))
+        for output, expected in zip(model.graph.output, read(data, "output"), strict=True):
+            found = values[output.name]
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
 def test_cases_were_found():
     """As many as onnx 1.23 has, or this file has lost its grip."""
     count = {name: sum(c.model.graph.node[0].op_type == name for c in NODES) for name in OPS}
@@ -197,3 +254,6 @@ def test_cases_were_found():
     assert count["AveragePool"] >= 18
     assert count["RotaryEmbedding"] >= 8
     assert count["BatchNormalization"] >= 4
+    assert len(CONVERTED) >= 26
+    for layer, least in (("BatchNorm", 5), ("AvgPool", 7), ("Embedding", 2)):
+        assert sum(layer in name for name, _, _ in CONVERTED) >= least

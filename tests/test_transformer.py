@@ -111,7 +111,8 @@ def test_attention_by_its_definition(options, batch_first):
         average_attn_weights=False,
     )  # fmt: skip
     np.testing.assert_allclose(turn(out.numpy()), expected, **CLOSE)
-    np.testing.assert_allclose(np.asarray(found), weights, **CLOSE)
+    assert isinstance(found, fn.Tensor)
+    np.testing.assert_allclose(found.numpy(), weights, **CLOSE)
     out, none = layer(
         turn(q), turn(k), turn(v), padding, need_weights=False, attn_mask=blocked
     )  # fmt: skip
@@ -263,6 +264,30 @@ def test_refused_calls(call, error, text):
     layer = nn.MultiheadAttention(8, 2, batch_first=True)
     with pytest.raises(error, match=re.escape(text)):
         call(layer, values(2, 5, 8))
+
+
+def test_weights_changed_before_backward_are_noticed():
+    layer = stirred(nn.MultiheadAttention(8, 2, batch_first=True))
+    x = fn.tensor(values(1, 4, 8), requires_grad=True)
+    out, _ = layer(x, values(1, 5, 8), values(1, 5, 8, seed=1))
+    with fn.no_grad():
+        layer.in_proj_weight.mul_(2)
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        out.sum().backward()
+
+
+def test_memory_is_projected_as_keys_and_values_at_once():
+    layer = stirred(nn.MultiheadAttention(8, 2, batch_first=True))
+    x, memory = values(1, 4, 8), values(1, 5, 8, seed=1)
+    grads = []
+    for second in (memory, memory.copy()):
+        for p in layer.parameters():
+            p.grad = None
+        out, _ = layer(x, memory, second)
+        out.sum().backward()
+        grads.append([out.numpy(), *(p.grad.numpy() for p in layer.parameters())])
+    for a, b in zip(*grads, strict=True):
+        np.testing.assert_allclose(a, b, **CLOSE)
 
 
 # ---- encoder, decoder ----------------------------------------------------------------------------

@@ -16,5 +16,6 @@ void init_average(pybind11::module_& m);
 void init_loss(pybind11::module_& m);
 void init_attention(pybind11::module_& m);
 void init_optim(pybind11::module_& m);
+void init_recurrent(pybind11::module_& m);
 
 }  // namespace fusednn::bindings

@@ -36,4 +36,5 @@ PYBIND11_MODULE(_core, m) {
     bindings::init_loss(m);
     bindings::init_attention(m);
     bindings::init_optim(m);
+    bindings::init_recurrent(m);
 }

@@ -134,6 +134,58 @@ struct UnaryParams {
 // ---- unfold / fold share ConvParams (groups 1, out_channels unused)
 // ----------------------------------------
 
+// ---- recurrent ----------------------------------------
+
+enum class Cell : int { rnn_tanh, rnn_relu, rnn_identity, lstm, gru };
+
+// One direction of one layer over a whole sequence.
+//
+// Gates stand in the order i, f, g, o (LSTM) or r, z, n (GRU), `hidden` rows of the weights each.
+// The kernel works on rows: the steps that exist, (t, sequence) with time outermost and, where
+// lengths differ, the longest sequence first. `rows` is how many there are.
+template <class T>
+struct RecurrentParams {
+    Cell cell;
+    bool reverse;  // from each sequence's own end to its beginning
+    i64 steps, batch, rows;
+    i64 inputs, hidden;
+    i64 outputs;    // values of h: `hidden`, or the size that w_hr projects to (LSTM only)
+    i64 gates_row;  // from one row of the reserve's gates to the next: at least their number
+    // Both null if all sequences have `steps` steps: how many are longer than t, for each t; and
+    // the sequences from the longest to the shortest.
+    const i64 *active, *order;
+    const T* x;  // sequence b at step t: x[t * x_step + b * x_row ...], `inputs` values
+    i64 x_step, x_row;
+    const T *w_ih, *w_hh;  // (gates * hidden, inputs), (gates * hidden, outputs)
+    const T *b_ih, *b_hh;  // gates * hidden values, or both null
+    const T* w_hr;         // (outputs, hidden) or null
+    const T *h0, *c0;      // (batch, outputs), (batch, hidden); null means zeros
+};
+
+template <class T>
+struct RecurrentResults {
+    T* out;  // `outputs` values at t * out_step + b * out_row, 0 behind a sequence's end; or null
+    i64 out_step, out_row;
+    T *h_n, *c_n;  // (batch, outputs), (batch, hidden): at each sequence's own end; c_n LSTM only
+    // What backward needs, or null: (rows, gates_row) the gates' values (of a GRU r, z, n and
+    // U h + b_hn; of an RNN h), then for the LSTM (rows, hidden) c of the step before, then
+    // (rows, outputs) h of the step before.
+    T* reserve;
+};
+
+// Gradients; what is null is not given (zero) or not wanted.
+template <class T>
+struct RecurrentGrads {
+    const T* reserve;
+    const T* d_out;  // laid out by out_step, out_row
+    i64 out_step, out_row;
+    const T *d_h_n, *d_c_n;
+    T* d_x;        // laid out as x
+    bool d_x_add;  // add to d_x what it holds: the other direction's part
+    T *d_w_ih, *d_w_hh, *d_b_ih, *d_b_hh, *d_w_hr;
+    T *d_h0, *d_c0;
+};
+
 // ---- loss ----------------------------------------
 
 enum class Reduction : int { none, mean, sum };
@@ -268,6 +320,11 @@ struct KernelTable {
     void (*max_pool_forward)(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
     void (*max_pool_backward)(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes,
                               T* dx);
+
+    void (*recurrent_forward)(const RecurrentParams<T>&, const RecurrentResults<T>&);
+    void (*recurrent_backward)(const RecurrentParams<T>&, const RecurrentGrads<T>&);
+    // y = mask ? x * mask : 0; what is masked out is not looked at.
+    void (*apply_mask)(i64 size, const T* x, const T* mask, T* y);
 
     void (*relu_forward)(i64 size, const T* x, T* y);
     // y is the forward's output (or input: the sign test is the same); NaN passes the gradient on.

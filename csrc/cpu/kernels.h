@@ -31,6 +31,13 @@ template <class T>
 void max_pool_backward(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes, T* dx);
 
 template <class T>
+void recurrent_forward(const RecurrentParams<T>&, const RecurrentResults<T>&);
+template <class T>
+void recurrent_backward(const RecurrentParams<T>&, const RecurrentGrads<T>&);
+template <class T>
+void apply_mask(i64 size, const T* x, const T* mask, T* y);
+
+template <class T>
 void relu_forward(i64 size, const T* x, T* y);
 template <class T>
 void relu_backward(i64 size, const T* dy, const T* y, T* dx);

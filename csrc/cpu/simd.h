@@ -184,17 +184,6 @@ FUSEDNN_INLINE V multiply_add(V a, V b, V c) {
     return a * b + c;
 }
 
-// Lanes added in a fixed tree (halves, then quarters ...): the same bits every time.
-template <class T>
-FUSEDNN_INLINE T sum_lanes(Vec<T> v) {
-    T lane[kLanes<T>];
-    __builtin_memcpy(lane, &v, sizeof v);
-    for (int half = kLanes<T> / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-    }
-    return lane[0];
-}
-
 // ---- shuffles ----------------------------------------
 
 namespace detail {
@@ -215,6 +204,11 @@ template <class V, int N, int... I>
 FUSEDNN_INLINE V interleave_high(V a, V b, Seq<I...>) {
     return __builtin_shufflevector(a, b, (I % 2 * N + N / 2 + I / 2)...);
 }
+// Lane i + by at lane i; what comes from beyond the end does not matter.
+template <class V, int N, int kBy, int... I>
+FUSEDNN_INLINE V shifted_lanes(V v, Seq<I...>) {
+    return __builtin_shufflevector(v, v, ((I + kBy) % N)...);
+}
 template <class V, int... I>
 FUSEDNN_INLINE V even_lanes(V a, V b, Seq<I...>) {
     return __builtin_shufflevector(a, b, (2 * I)...);
@@ -224,6 +218,18 @@ FUSEDNN_INLINE V odd_lanes(V a, V b, Seq<I...>) {
     return __builtin_shufflevector(a, b, (2 * I + 1)...);
 }
 }  // namespace detail
+
+// Lanes added in a fixed tree (halves, then quarters ...): the same bits every time.
+template <class T>
+FUSEDNN_INLINE T sum_lanes(Vec<T> v) {
+    constexpr int n = kLanes<T>;
+    using All = typename detail::MakeSeq<n>::type;
+    if constexpr (n >= 16) v += detail::shifted_lanes<Vec<T>, n, 8>(v, All{});
+    if constexpr (n >= 8) v += detail::shifted_lanes<Vec<T>, n, 4>(v, All{});
+    if constexpr (n >= 4) v += detail::shifted_lanes<Vec<T>, n, 2>(v, All{});
+    v += detail::shifted_lanes<Vec<T>, n, 1>(v, All{});
+    return v[0];
+}
 
 // a0 b0 a1 b1 ... (the low halves), and the same of the high halves.
 template <class T>

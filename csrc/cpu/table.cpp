@@ -17,6 +17,9 @@ namespace FUSEDNN_ISA {
      transpose_matrices<T>,     \
      max_pool_forward<T>,       \
      max_pool_backward<T>,      \
+     recurrent_forward<T>,      \
+     recurrent_backward<T>,     \
+     apply_mask<T>,             \
      relu_forward<T>,           \
      relu_backward<T>,          \
      unary_forward<T>,          \

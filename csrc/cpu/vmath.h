@@ -205,23 +205,39 @@ FUSEDNN_INLINE Vec<T> vlog(Vec<T> x) {
     return select<T>((x < Vec<T>{}) | (x != x), broadcast(T(__builtin_nan(""))), y);
 }
 
+// above / below, with below in [1, 2]: what several share one division for.
+template <class T>
+struct Quotient {
+    Vec<T> above, below;
+};
+
 // tanh |x| = -u / (2 + u) with u = e^(-2|x|) - 1, which is 0 or negative; the sign is x's, of 0
 // too.
 template <class T>
-FUSEDNN_INLINE Vec<T> vtanh(Vec<T> x) {
+FUSEDNN_INLINE Quotient<T> tanh_quotient(Vec<T> x) {
     Mask<T> sign, unused;
     const Vec<T> u = detail::expm1_of_negative<T>(T(-2) * detail::magnitude<T>(x, sign));
-    const Vec<T> y = detail::magnitude<T>(u / (T(2) + u), unused);
-    return bit_cast<Vec<T>>(bit_cast<Mask<T>>(y) | sign);
+    const Vec<T> y = detail::magnitude<T>(u, unused);
+    return {bit_cast<Vec<T>>(bit_cast<Mask<T>>(y) | sign), T(2) + u};
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> vtanh(Vec<T> x) {
+    const Quotient<T> q = tanh_quotient<T>(x);
+    return q.above / q.below;
 }
 
 // 1 / (1 + e^-x) for x >= 0, e^x / (1 + e^x) below: neither overflows, and small results keep their
 // bits.
 template <class T>
-FUSEDNN_INLINE Vec<T> vsigmoid(Vec<T> x) {
+FUSEDNN_INLINE Quotient<T> sigmoid_quotient(Vec<T> x) {
     Mask<T> sign;
     const Vec<T> e = vexp<T>(-detail::magnitude<T>(x, sign));
-    return select<T>(x < Vec<T>{}, e, broadcast(T(1))) / (T(1) + e);
+    return {select<T>(x < Vec<T>{}, e, broadcast(T(1))), T(1) + e};
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> vsigmoid(Vec<T> x) {
+    const Quotient<T> q = sigmoid_quotient<T>(x);
+    return q.above / q.below;
 }
 
 template <class T>

@@ -483,3 +483,32 @@ def empty_cache() -> None: ...
 def build_info() -> dict[str, str]: ...
 def has_cuda() -> bool: ...
 def cuda_status() -> str: ...
+
+# ---- recurrent (bindings/recurrent.cpp) ----------------------------------------------------------
+# options: (op, nonlinearity, num_layers, bidirectional, batch_first).
+RecurrentOptions = tuple[str, str, int, bool, bool]
+
+def recurrent_forward(
+    options: RecurrentOptions,
+    input: Array,
+    h0: Array | None,
+    c0: Array | None,
+    weights: Sequence[Array],
+    lengths: Array | None,
+    masks: Sequence[Array] | None,
+    keep: bool,
+    /,
+) -> tuple[Array | None, Array, Array | None, tuple[Array, ...] | None]: ...
+def recurrent_backward(
+    options: RecurrentOptions,
+    input: Array,
+    h0: Array | None,
+    c0: Array | None,
+    weights: Sequence[Array],
+    lengths: Array | None,
+    masks: Sequence[Array] | None,
+    saved: tuple[Array, ...],
+    grads: tuple[Array | None, Array | None, Array | None],
+    wanted: tuple[bool, ...],
+    /,
+) -> tuple[Array | None, ...]: ...

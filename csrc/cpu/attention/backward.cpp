@@ -223,7 +223,10 @@ void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>
         clear_rows(g.value, p.batch, p.kv_heads, p.keys, p.value_dim);
     }
     const i64 sequences = p.batch * p.sequences, tasks = sequences * p.kv_heads;
-    if (tasks == 0) return;
+    if (tasks == 0) {
+        if (g.bias) bias_gradient(GradientCall<T>{p, g, 1, nullptr, nullptr, nullptr});
+        return;
+    }
     const i64 rows = p.batch * p.heads * p.queries;
     const i64 visible = min_of(p.left, p.keys) + min_of(p.right, p.keys);
     const i64 cost = rows * min_of(visible + 1, p.keys) * 5 * (p.dim + p.value_dim + 16);

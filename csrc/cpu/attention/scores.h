@@ -78,10 +78,24 @@ class Scores {
     const bool adjusted_;
 };
 
+// The weights of a row in which NaN is seen: NaN, but 0 where nothing is seen.
+template <class T>
+inline void nan_weights(bool natural, const ScoreSpan& span, T* row, T maximum) {
+    if (natural) {
+        exponentials<true, true>(span, row, maximum, T(1));
+    } else {
+        exponentials<false, true>(span, row, maximum, T(1));
+    }
+    for (i64 at = span.first<T>(); at < span.last<T>(); ++at) {
+        if (row[at] != T(0)) row[at] = T(__builtin_nan(""));
+    }
+}
+
 // Weights of a row whose maximum and sum are known, in the place of its scores.
 template <class T>
 FUSEDNN_INLINE void known_weights(bool natural, const ScoreSpan& span, T* row, T maximum,
                                   T inverse) {
+    if (inverse != inverse) return nan_weights(natural, span, row, maximum);
     if (natural) {
         exponentials<true, false>(span, row, maximum, inverse);
     } else {

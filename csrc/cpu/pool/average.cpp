@@ -180,6 +180,25 @@ FUSEDNN_INLINE void spread_any_columns(const AvgPoolParams& p, const T* line, T*
     }
 }
 
+// Means of whole planes: each sends the same to all of its elements.
+template <class T>
+void spread_planes(const AvgPoolParams& p, const T* dy, T* dx) {
+    const i64 size = p.in_size[2];
+    const T count = T(p.count[0] ? double(p.count[2][0]) : p.divisor);
+    for_row_blocks(p.planes, size / 4 + 1, [&](i64 begin, i64 end) {
+        for (i64 plane = begin; plane < end; ++plane) {
+            const Vec<T> g = broadcast(dy[plane] / count);
+            T* to = dx + plane * size;
+            for_row_vectors<T>(size, [=](i64 k, auto, auto store_at) { store_at(to + k, g); });
+        }
+    });
+}
+
+FUSEDNN_INLINE bool whole_planes(const AvgPoolParams& p) {
+    return p.in_size[0] * p.in_size[1] == 1 && p.out_size[2] == 1 && p.begin[2][0] == 0 &&
+           p.end[2][0] == p.in_size[2];
+}
+
 }  // namespace
 
 template <class T>
@@ -209,6 +228,7 @@ void avg_pool_backward(const AvgPoolParams& p, const T* dy, T* dx) {
     const i64 depth = p.in_size[0], height = p.in_size[1], width = p.in_size[2];
     const i64 rows = p.planes * depth * height;
     if (rows == 0 || width == 0) return;
+    if (whole_planes(p)) return spread_planes(p, dy, dx);
     const i64 elements = p.planes * (volume(p.in_size) + volume(p.out_size));
     const i64 each = rows_per_task(rows, elements), tasks = ceil_div(rows, each);
     const int slots = parallel_slots(tasks, elements * 4);

@@ -63,6 +63,7 @@ from .pool import (
     max_unpool1d,
     max_unpool2d,
 )
+from .recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
@@ -96,6 +97,8 @@ __all__ = [
     "global_pool",
     "glu",
     "group_norm",
+    "gru",
+    "gru_cell",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -109,6 +112,8 @@ __all__ = [
     "locally_connected2d",
     "log_softmax",
     "logsigmoid",
+    "lstm",
+    "lstm_cell",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
@@ -123,6 +128,8 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "rnn",
+    "rnn_cell",
     "rotary_angles",
     "rotary_embedding",
     "scaled_dot_product_attention",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,72 +71,62 @@ def scaled_dot_product_attention(
     """
     causal = _causal(is_causal)
     extra = None
-    if dropout_p or softcap or not (window is lengths is cu_seqlens is None):
+    if dropout_p or not (window is softcap is lengths is cu_seqlens is None):
         extra = _extra(dropout_p if training else 0.0, window, softcap, lengths, cu_seqlens)
+    options = (causal, scale, enable_gqa, extra)
+    if getattr(query, "ndim", 0) > 4:
+        return _merged(query, key, value, attn_mask, options)
     for one in (query, key, value, attn_mask):
         if isinstance(one, TensorBase):
-            break
-    else:
-        if getattr(query, "ndim", 0) > 4:
-            return _merged(query, key, value, attn_mask, causal, scale, enable_gqa, extra)
-        return _core.attention_forward(
-            query, key, value, attn_mask, causal, scale, enable_gqa, extra, False
-        )[0]
-    if query.ndim > 4:
-        return _merged(query, key, value, attn_mask, causal, scale, enable_gqa, extra)
-    return _tracked(query, key, value, attn_mask, causal, scale, enable_gqa, extra)
+            return _tracked(query, key, value, attn_mask, options)
+    return _core.attention_forward(query, key, value, attn_mask, *options, False)[0]
 
 
-def _tracked(query: Any, key: Any, value: Any, mask: Any, *options: Any) -> Any:
+Options = tuple[int, float | None, bool, Any]  # causal, scale, enable_gqa, extra
+
+
+def _tracked(query: Any, key: Any, value: Any, mask: Any, options: Options) -> Any:
     inputs = (query, key, value, mask)
     track = grad_enabled() and any(needs(one) for one in inputs)
-    out, stats = _core.attention_forward(
-        raw(query), raw(key), raw(value), raw(mask), *options, track
-    )
+    arrays = raw(query), raw(key), raw(value), raw(mask)
+    out, stats = _core.attention_forward(*arrays, *options, track)
     return record(
         out, _scaled_dot_product_attention_backward, inputs, inputs, (options, stats), True
     )
 
 
 def _scaled_dot_product_attention_backward(node: Node, grad: Any) -> Gradients:
-    q, k, v, mask, options, stats, out = node.saved
-    want_mask = node.edges[3] is not None
+    q, k, v, mask, _, stats, out = node.saved
+    options: Options = node.saved[4]
     *grads, grad_mask = _core.attention_backward(
-        q, k, v, mask, *options, np.asarray(grad), out, stats, want_mask
+        q, k, v, mask, *options, np.asarray(grad), out, stats, node.edges[3] is not None
     )
     # Axes that were broadcast come back in full.
-    sources = (q, k, v)
+    parts = zip(node.edges, grads, (q, k, v), strict=False)
     return (
-        *(
-            None
-            if edge is None
-            else found
-            if found.shape == x.shape
-            else unbroadcast(found, x.shape)
-            for edge, found, x in zip(node.edges, grads, sources, strict=False)
-        ),
+        *(None if edge is None else unbroadcast(found, x.shape) for edge, found, x in parts),
         grad_mask,
     )
 
 
-def _merged(query: Any, key: Any, value: Any, mask: Any, *options: Any) -> Any:
+def _merged(query: Any, key: Any, value: Any, mask: Any, options: Options) -> Any:
     """More than four axes: the leading ones become one."""
     lead = np.broadcast_shapes(*(one.shape[:-3] for one in (query, key, value)))
-    four = [_four(one, lead) for one in (query, key, value)]
+    q, k, v = (_four(one, lead) for one in (query, key, value))
     if mask is not None and mask.ndim > 3:
-        mask = _four(mask, lead if mask.ndim - 3 >= len(lead) else mask.shape[:-3])
+        mask = _four(mask, lead)
     if any(isinstance(one, TensorBase) for one in (query, key, value, mask)):
-        out = _tracked(*four, mask, *options)
+        out = _tracked(q, k, v, mask, options)
     else:
-        out = _core.attention_forward(*four, mask, *options, False)[0]
+        out = _core.attention_forward(q, k, v, mask, *options, False)[0]
     return out.reshape(*lead, *out.shape[1:])
 
 
 def _four(one: Any, lead: tuple[int, ...]) -> Any:
     if one.shape[:-3] != lead:
         shape = (*lead, *one.shape[-3:])
-        one = one.expand(shape) if isinstance(one, TensorBase) else np.broadcast_to(one, shape)
-    return one.reshape(int(np.prod(lead)), *one.shape[-3:])
+        one = np.broadcast_to(one, shape) if isinstance(one, np.ndarray) else one.expand(shape)
+    return one.reshape(math.prod(lead), *one.shape[-3:])
 
 
 def attention_weights(

@@ -28,7 +28,7 @@ def embedding(
     ids, table = raw(input), raw(weight)
     skipped = _padding_row(padding_idx, table)
     out = _core.embedding_forward(ids, table)
-    if not isinstance(weight, TensorBase):
+    if not (isinstance(weight, TensorBase) or isinstance(input, TensorBase)):
         return out
     keep = (input,) if needs(weight) else ()
     context = (table.shape[0], skipped, scale_grad_by_freq)

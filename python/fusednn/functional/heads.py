@@ -31,7 +31,14 @@ def split_heads(input: Any, parts: Parts, time_first: bool = False) -> tuple[Any
     if not isinstance(input, TensorBase):
         return outputs
     context = (x.shape, tuple(parts), time_first)
-    return record_outputs(outputs, _split_heads_backward, (input,), (), context)
+    return _views_of(input, record_outputs(outputs, _split_heads_backward, (input,), (), context))
+
+
+def _views_of(source: TensorBase, views: tuple[Any, ...]) -> tuple[Any, ...]:
+    # They share its memory, and with that its version: a change in between is seen in backward.
+    for view in views:
+        view._memory = source._memory
+    return views
 
 
 def _views(x: Array, parts: Parts, time_first: bool) -> tuple[Array, ...]:
@@ -53,4 +60,27 @@ def _split_heads_backward(node: Node, grads: Any) -> Gradients:
     return (out,)
 
 
-__all__ = ["split_heads"]
+def split_rows(input: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
+    """input (n, ...) cut along its first axis; the gradients come back as one array.
+
+    >>> [part.shape for part in split_rows(np.zeros((5, 2)), (3, 2))]
+    [(3, 2), (2, 2)]
+    """
+    ends = np.cumsum(sizes)
+    views = tuple(raw(input)[end - n : end] for n, end in zip(sizes, ends, strict=True))
+    if not isinstance(input, TensorBase):
+        return views
+    context = (raw(input).shape, ends)
+    return _views_of(input, record_outputs(views, _split_rows_backward, (input,), (), context))
+
+
+def _split_rows_backward(node: Node, grads: Any) -> Gradients:
+    shape, ends = node.saved
+    dtype = next(grad.dtype for grad in grads if grad is not None)
+    out = np.empty(shape, dtype)
+    for begin, end, grad in zip((0, *ends[:-1]), ends, grads, strict=True):
+        out[begin:end] = 0 if grad is None else grad
+    return (out,)
+
+
+__all__ = ["split_heads", "split_rows"]

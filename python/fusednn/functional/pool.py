@@ -9,7 +9,7 @@ from .. import _core
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, raw, record, wrap
 from .activation import floats
-from .conv import _frozen, _per_axis
+from .conv import _frozen
 
 Ints = int | Sequence[int]
 # A size of None is the input's own.
@@ -178,6 +178,13 @@ def adaptive_max_pool3d(input: Any, output_size: Sizes, return_indices: bool = F
 
 
 # ---- unpooling -----------------------------------------------------------------------------------
+
+
+def _per_axis(op: str, name: str, value: Any, spatial: int) -> tuple[int, ...]:
+    values = (value,) * spatial if hasattr(value, "__index__") else tuple(value)
+    if len(values) != spatial:
+        raise ValueError(f"{op}: {name}={value} has {len(values)} values, expected {spatial}")
+    return values
 
 
 def _max_unpool(

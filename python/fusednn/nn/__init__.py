@@ -72,6 +72,7 @@ from .pool import (
     MaxUnpool1d,
     MaxUnpool2d,
 )
+from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from .transformer import (
     SinusoidalPositionalEncoding,
     Transformer,
@@ -85,6 +86,9 @@ __all__ = [
     "ELU",
     "GELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -111,6 +115,7 @@ __all__ = [
     "Embedding",
     "Flatten",
     "Fold",
+    "GRUCell",
     "GlobalPool",
     "GroupNorm",
     "Hardsigmoid",
@@ -123,6 +128,7 @@ __all__ = [
     "InstanceNorm3d",
     "KVCache",
     "L1Loss",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -147,6 +153,7 @@ __all__ = [
     "ParameterDict",
     "ParameterList",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "Sequential",

@@ -9,7 +9,8 @@ from numpy import ndarray
 
 from .. import functional as F
 from .._tensor.shape import cat
-from .._tensor.tape import Array, needs, raw
+from .._tensor.tape import Array, needs, raw, wrap
+from ..functional.heads import split_rows
 from . import init
 from .dense import Linear, check_sizes, new_parameter
 from .module import Module
@@ -215,7 +216,7 @@ class MultiheadAttention(Module):
             out = out.squeeze(0 if self.batch_first else 1)
         if not need_weights:
             return out, None
-        weights = F.attention_weights(q, k, mask, is_causal, enable_gqa=shared)
+        weights: Any = wrap(F.attention_weights(q, k, mask, is_causal, enable_gqa=shared))
         if average_attn_weights:
             weights = weights.mean(1)
         return out, weights[0] if single else weights
@@ -244,19 +245,23 @@ class MultiheadAttention(Module):
         if self.in_proj_weight is not None and _same(query, key) and _same(key, value):
             joint = F.linear(query, self.in_proj_weight, self.in_proj_bias)
             return F.split_heads(joint, parts, late)
-        ends = np.cumsum([0, *(heads * width for heads, width in parts)])
+        sizes = [heads * width for heads, width in parts]
+        inputs, groups = [query, key, value], [parts[:1], parts[1:2], parts[2:]]
+        if self.in_proj_weight is not None and _same(key, value):
+            # A memory: keys and values in one product.
+            inputs, groups, sizes = [query, key], [parts[:1], parts[1:]], [sizes[0], sum(sizes[1:])]
+        if self.in_proj_weight is None:
+            weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        else:
+            weights = split_rows(self.in_proj_weight, sizes)
+        nothing = (None,) * len(sizes)
+        bias = self.in_proj_bias
+        biases: Any = nothing if bias is None else split_rows(bias, sizes)
         results: list[Any] = []
-        for i, (one, part) in enumerate(zip((query, key, value), parts, strict=True)):
-            if i and known:
-                results.append(None)
-                continue
-            rows = slice(int(ends[i]), int(ends[i + 1]))
-            if self.in_proj_weight is None:
-                weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[i]
-            else:
-                weight = self.in_proj_weight[rows]  # type: ignore[assignment]
-            bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
-            results += F.split_heads(F.linear(one, weight, bias), [part], late)
+        for one, weight, shift, group in zip(inputs, weights, biases, groups, strict=True):
+            if results and known:
+                return (*results, None, None)
+            results += F.split_heads(F.linear(one, weight, shift), group, late)
         return tuple(results)
 
     def _turned(self, q: Any, k: Any, cache: KVCache | None) -> tuple[Any, Any]:

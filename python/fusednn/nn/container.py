@@ -108,8 +108,12 @@ class Sequential(_Indexed):
 
 
 def _takes_relu(module: Module) -> bool:
-    # A hook wants to see what lies between the two.
-    return isinstance(module, BatchNorm) and module._hooks is None
+    # A hook wants to see what lies between the two; a subclass may do something else.
+    return (
+        isinstance(module, BatchNorm)
+        and type(module).forward is BatchNorm.forward
+        and module._hooks is None
+    )
 
 
 class ModuleList(_Indexed):

@@ -1,0 +1,196 @@
+#include "ops/recurrent.h"
+
+#include <cstring>
+
+#include "bindings/array.h"
+#include "bindings/init.h"
+#include "bindings/ints.h"
+#include "core/errors.h"
+
+namespace fusednn::bindings {
+
+namespace {
+
+// The name with static storage of an op that Python names.
+const char* op_name(const std::string& name) {
+    static const char* const names[] = {"rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell"};
+    for (const char* known : names) {
+        if (name == known) return known;
+    }
+    throw Error("recurrent: unknown op '" + name + "'");
+}
+
+// How a stack of layers is built, as Python hands it over:
+// (op, nonlinearity, num_layers, bidirectional, batch_first).
+struct Options {
+    const char* op;
+    std::string nonlinearity;
+    i64 layers;
+    bool bidirectional, batch_first;
+
+    explicit Options(const py::tuple& given)
+        : op(op_name(given[0].cast<std::string>())),
+          nonlinearity(given[1].cast<std::string>()),
+          layers(to_int(given[2], op, "num_layers")),
+          bidirectional(given[3].cast<bool>()),
+          batch_first(given[4].cast<bool>()) {}
+    bool single_step() const { return std::strlen(op) > 4; }
+};
+
+// The arguments that forward and backward share, checked.
+struct Call {
+    Array input;
+    std::optional<Array> h0, c0, lengths;
+    std::vector<Array> weights, masks;
+    ops::RecurrentPlan plan;
+    ops::RecurrentArrays arrays;
+
+    Call(const Options& options, py::handle input_object, py::handle h0_object,
+         py::handle c0_object, py::handle weight_objects, py::handle lengths_object,
+         py::handle mask_objects)
+        : input(Array::floating(input_object, options.op, "input")) {
+        const char* op = options.op;
+        ops::RecurrentArgs args{};
+        args.op = op;
+        args.nonlinearity = options.nonlinearity;
+        args.dtype = input.dtype();
+        args.single_step = options.single_step();
+        args.layers = options.layers;
+        args.bidirectional = options.bidirectional;
+        args.batch_first = options.batch_first;
+        args.input = ops::shape_of(input.view());
+        ops::Shape h_shape, c_shape, lengths_shape;
+        const auto state = [&](std::optional<Array>& array, py::handle object, const char* name,
+                               ops::Shape& shape, const ops::Shape*& to) {
+            if (object.is_none()) return;
+            array = Array::floating_like(object, input, op, name);
+            shape = ops::shape_of(array->view());
+            to = &shape;
+        };
+        state(h0, h0_object, args.single_step ? "h" : "h_0", h_shape, args.state_h);
+        state(c0, c0_object, args.single_step ? "c" : "c_0", c_shape, args.state_c);
+        for (py::handle object : py::reinterpret_borrow<py::sequence>(weight_objects)) {
+            weights.push_back(Array::floating_like(object, input, op, "weights"));
+            args.weights.push_back(ops::shape_of(weights.back().view()));
+        }
+        if (!lengths_object.is_none()) {
+            lengths = Array::integer(lengths_object, op, "lengths");
+            lengths_shape = ops::shape_of(lengths->view());
+            args.lengths = &lengths_shape;
+            args.length = lengths->data<i64>();
+        }
+        std::vector<ops::Shape> mask_shapes;
+        if (!mask_objects.is_none()) {
+            for (py::handle object : py::reinterpret_borrow<py::sequence>(mask_objects)) {
+                masks.push_back(Array::floating_like(object, input, op, "mask"));
+                mask_shapes.push_back(ops::shape_of(masks.back().view()));
+            }
+        }
+        for (const ops::Shape& shape : mask_shapes) args.masks.push_back(&shape);
+        plan = ops::recurrent_plan(args);
+        arrays.dtype = input.dtype();
+        arrays.input = input.view().data;
+        arrays.h0 = h0 ? h0->view().data : nullptr;
+        arrays.c0 = c0 ? c0->view().data : nullptr;
+        for (const Array& weight : weights) arrays.weights.push_back(weight.view().data);
+        for (const Array& mask : masks) arrays.masks.push_back(mask.view().data);
+    }
+
+    py::object make(const ops::Shape& shape, void** data) const {
+        return new_array(input.dtype(), int(shape.size()), shape.data(), data);
+    }
+};
+
+// (out, h_n, c_n, saved); out is None for a single step, c_n for what has no c. saved, None unless
+// `keep`, is what backward wants: a tuple of the layers' reserves, then the inputs of all layers
+// but the first.
+py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle h0, py::handle c0,
+                            py::handle weights, py::handle lengths, py::handle masks, bool keep) {
+    const Options options(given);
+    const Call call(options, input, h0, c0, weights, lengths, masks);
+    const ops::RecurrentPlan& plan = call.plan;
+    ops::RecurrentOutputs to{};
+    py::object out = py::none(), c_n = py::none(), saved = py::none();
+    if (!options.single_step()) out = call.make(plan.out, &to.out);
+    py::object h_n = call.make(plan.state_h, &to.h_n);
+    if (plan.cell == Cell::lstm) c_n = call.make(plan.state_c, &to.c_n);
+    if (keep) {
+        py::tuple kept(std::size_t(2 * plan.layers - 1));
+        void* data;
+        for (i64 i = 0; i < 2 * plan.layers - 1; ++i) {
+            const bool reserve = i < plan.layers;
+            kept[std::size_t(i)] = call.make(
+                reserve ? ops::Shape{plan.directions * plan.reserve_size()} : plan.out, &data);
+            (reserve ? to.reserves : to.inputs).push_back(data);
+        }
+        saved = kept;
+    }
+    {
+        GilRelease release(plan.flops());
+        ops::recurrent_forward(plan, call.arrays, to);
+    }
+    return py::make_tuple(out, h_n, c_n, saved);
+}
+
+// Gradients of (input, h0, c0, *weights), None where `wanted` has False. grads is (d_out, d_h_n,
+// d_c_n), each may be None.
+py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handle h0, py::handle c0,
+                             py::handle weights, py::handle lengths, py::handle masks,
+                             const py::tuple& saved, const py::tuple& grads,
+                             const py::tuple& wanted) {
+    const Options options(given);
+    const Call call(options, input, h0, c0, weights, lengths, masks);
+    const ops::RecurrentPlan& plan = call.plan;
+    ops::RecurrentGradients to{};
+    std::vector<Array> held;
+    const auto read = [&](py::handle object, const char* name, const ops::Shape& shape) {
+        held.push_back(Array::floating_like(object, call.input, plan.op, name));
+        ops::require_shape(plan.op, name, ops::shape_of(held.back().view()), shape);
+        return held.back().view().data;
+    };
+    if (i64(saved.size()) != 2 * plan.layers - 1) {
+        throw Error(std::string(plan.op) + ": saved does not fit the layers");
+    }
+    for (i64 i = 0; i < 2 * plan.layers - 1; ++i) {
+        const bool reserve = i < plan.layers;
+        const ops::Shape shape =
+            reserve ? ops::Shape{plan.directions * plan.reserve_size()} : plan.out;
+        (reserve ? to.reserves : to.inputs).push_back(read(saved[std::size_t(i)], "saved", shape));
+    }
+    if (!grads[0].is_none()) to.d_out = read(grads[0], "grad", plan.out);
+    if (!grads[1].is_none()) to.d_h_n = read(grads[1], "grad of h", plan.state_h);
+    if (!grads[2].is_none()) to.d_c_n = read(grads[2], "grad of c", plan.state_c);
+    if (wanted.size() != 3 + call.weights.size()) {
+        throw Error(std::string(plan.op) + ": wanted does not fit the weights");
+    }
+    py::tuple results(wanted.size());
+    const auto want = [&](std::size_t index, const ops::Shape& shape) -> void* {
+        if (!wanted[index].cast<bool>()) {
+            results[index] = py::none();
+            return nullptr;
+        }
+        void* data;
+        results[index] = call.make(shape, &data);
+        return data;
+    };
+    to.d_input = want(0, ops::shape_of(call.input.view()));
+    to.d_h0 = want(1, plan.state_h);
+    to.d_c0 = want(2, plan.state_c);
+    for (std::size_t i = 0; i < call.weights.size(); ++i) {
+        to.d_weights.push_back(want(3 + i, ops::shape_of(call.weights[i].view())));
+    }
+    {
+        GilRelease release(2 * plan.flops());
+        ops::recurrent_backward(plan, call.arrays, to);
+    }
+    return results;
+}
+
+}  // namespace
+
+void init_recurrent(py::module_& m) {
+    m.def("recurrent_forward", &recurrent_forward);
+    m.def("recurrent_backward", &recurrent_backward);
+}
+
+}  // namespace fusednn::bindings

@@ -1,0 +1,368 @@
+#include "ops/recurrent.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "core/dispatch.h"
+#include "core/errors.h"
+#include "core/memory.h"
+#include "ops/dtype.h"
+
+namespace fusednn::ops {
+
+namespace {
+
+Cell cell_of(const RecurrentArgs& args) {
+    const std::string op = args.op;
+    if (op == "lstm" || op == "lstm_cell") return Cell::lstm;
+    if (op == "gru" || op == "gru_cell") return Cell::gru;
+    if (args.nonlinearity == "tanh") return Cell::rnn_tanh;
+    if (args.nonlinearity == "relu") return Cell::rnn_relu;
+    if (args.nonlinearity == "identity") return Cell::rnn_identity;
+    throw Error(op + ": nonlinearity is '" + args.nonlinearity +
+                "', expected 'tanh', 'relu' or 'identity'");
+}
+
+i64 gates_of(Cell cell) {
+    return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
+}
+
+// Rows a multiple of 512 bytes apart would fight for the same few places in L1: the step reads a
+// piece of each at a time. A cache line more puts them side by side.
+i64 padded_row(i64 width, DType dtype) {
+    const i64 item = dtype == DType::f32 ? 4 : 8;
+    return width * item % 512 == 0 ? width + 64 / item : width;
+}
+
+// input -> steps, batch, inputs.
+void read_input(const RecurrentArgs& args, RecurrentPlan& plan) {
+    const Shape& x = args.input;
+    const std::size_t most = args.single_step ? 2 : 3;
+    if (x.size() != most && x.size() != most - 1) {
+        throw Error(std::string(args.op) + ": input has shape " + text(x) + ", expected " +
+                    (args.single_step   ? "(N, I) or (I,)"
+                     : args.batch_first ? "(N, T, I) or (T, I)"
+                                        : "(T, N, I) or (T, I)"));
+    }
+    plan.inputs = x.back();
+    plan.batch = 1;
+    plan.steps = 1;
+    if (args.single_step) {
+        if (x.size() == 2) plan.batch = x[0];
+    } else if (x.size() == 2) {
+        plan.steps = x[0];
+    } else {
+        plan.steps = args.batch_first ? x[1] : x[0];
+        plan.batch = args.batch_first ? x[0] : x[1];
+    }
+    const bool rows_first = args.batch_first && x.size() == 3;
+    plan.time_axis_step = rows_first ? 1 : plan.batch;
+    plan.time_axis_row = rows_first ? plan.steps : 1;
+}
+
+std::string weight_name(const RecurrentArgs& args, const RecurrentPlan& plan, i64 index) {
+    static const char* const step_names[] = {"w_ih", "w_hh", "b_ih", "b_hh"};
+    static const char* const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh",
+                                        "weight_hr"};
+    const i64 per = plan.weights_per_direction;
+    i64 kind = index % per;
+    if (!plan.bias && kind == 2) kind = 4;
+    if (args.single_step) return step_names[kind];
+    const i64 at = index / per;
+    return std::string(names[kind]) + "_l" + std::to_string(at / plan.directions) +
+           (at % plan.directions ? "_reverse" : "");
+}
+
+// How many weights there are, and with them whether biases and projections are among them.
+void count_weights(const RecurrentArgs& args, RecurrentPlan& plan) {
+    const i64 count = i64(args.weights.size()), sets = plan.layers * plan.directions;
+    const i64 per = count % sets ? 0 : count / sets;
+    const bool is_lstm = plan.cell == Cell::lstm && !args.single_step;
+    if (per < 2 || per > (is_lstm ? 5 : 4) || (per == 3 && !is_lstm)) {
+        throw Error(std::string(args.op) + ": got " + std::to_string(count) +
+                    " weights, expected for each of " + std::to_string(plan.layers) +
+                    " layers and " + std::to_string(plan.directions) +
+                    " directions: weight_ih, weight_hh, optionally bias_ih and bias_hh" +
+                    (is_lstm ? ", optionally weight_hr" : ""));
+    }
+    plan.weights_per_direction = per;
+    plan.bias = per >= 4;
+    plan.projected = per % 2 == 1;
+}
+
+void read_weights(const RecurrentArgs& args, RecurrentPlan& plan) {
+    count_weights(args, plan);
+    const i64 gates = gates_of(plan.cell);
+    const Shape& w_hh = args.weights[1];
+    if (w_hh.size() != 2 || w_hh[0] % gates || (!plan.projected && w_hh[0] != gates * w_hh[1])) {
+        throw Error(std::string(args.op) + ": " + weight_name(args, plan, 1) + " has shape " +
+                    text(w_hh) + ", expected (" +
+                    (gates == 1 ? "" : std::to_string(gates) + " * ") + "hidden, " +
+                    (plan.projected ? "proj)" : "hidden)"));
+    }
+    plan.hidden = w_hh[0] / gates;
+    plan.outputs = w_hh[1];
+    if (args.weights[0].size() == 2 && args.weights[0][1] != plan.inputs) {
+        throw Error(std::string(args.op) + ": input has " + std::to_string(plan.inputs) +
+                    " features, expected " + std::to_string(args.weights[0][1]) +
+                    " (shapes: input " + text(args.input) + ", " + weight_name(args, plan, 0) +
+                    " " + text(args.weights[0]) + ")");
+    }
+    const i64 rows = checked_product(args.op, gates, plan.hidden);
+    for (i64 i = 0; i < i64(args.weights.size()); ++i) {
+        const i64 kind = i % plan.weights_per_direction;
+        const i64 layer = i / plan.weights_per_direction / plan.directions;
+        Shape expected = {rows, plan.outputs};
+        if (kind == 0) expected = {rows, plan.layer_inputs(layer)};
+        if (kind == 2 || kind == 3) expected = {rows};
+        if (plan.projected && kind == plan.weights_per_direction - 1) {
+            expected = {plan.outputs, plan.hidden};
+        }
+        require_shape(args.op, weight_name(args, plan, i).c_str(), args.weights[std::size_t(i)],
+                      expected);
+    }
+}
+
+// Results' shapes, and the given state's against them.
+void read_state(const RecurrentArgs& args, RecurrentPlan& plan) {
+    const bool batched = args.input.size() == (args.single_step ? 2 : 3);
+    plan.out = args.input;
+    plan.out.back() = checked_product(args.op, plan.directions, plan.outputs);
+    if (!args.single_step) plan.state_h.push_back(plan.layers * plan.directions);
+    if (batched) plan.state_h.push_back(plan.batch);
+    plan.state_c = plan.state_h;
+    plan.state_h.push_back(plan.outputs);
+    plan.state_c.push_back(plan.hidden);
+    for (const Shape* shape : {&plan.out, &plan.state_h, &plan.state_c}) {
+        checked_size(args.op, *shape);
+    }
+    const bool step = args.single_step;
+    if (args.state_h) {
+        require_shape(args.op, step ? "h" : "h_0", *args.state_h, plan.state_h);
+    }
+    if (args.state_c) {
+        require_shape(args.op, step ? "c" : "c_0", *args.state_c, plan.state_c);
+    }
+}
+
+void read_lengths(const RecurrentArgs& args, RecurrentPlan& plan) {
+    plan.rows = checked_product(args.op, plan.steps, plan.batch);
+    if (!args.lengths) return;
+    require_shape(args.op, "lengths", *args.lengths, {plan.batch});
+    bool whole = true;
+    for (i64 b = 0; b < plan.batch; ++b) {
+        if (args.length[b] < 0 || args.length[b] > plan.steps) {
+            throw Error(std::string(args.op) + ": lengths[" + std::to_string(b) + "] is " +
+                        std::to_string(args.length[b]) + ", expected 0 to " +
+                        std::to_string(plan.steps) + ", the steps of the input");
+        }
+        whole &= args.length[b] == plan.steps;
+    }
+    if (whole) return;
+    plan.order.resize(std::size_t(plan.batch));
+    std::iota(plan.order.begin(), plan.order.end(), i64(0));
+    std::stable_sort(plan.order.begin(), plan.order.end(),
+                     [&](i64 a, i64 b) { return args.length[a] > args.length[b]; });
+    plan.active.assign(std::size_t(plan.steps), 0);
+    plan.rows = 0;
+    for (i64 b = 0; b < plan.batch; ++b) {
+        plan.rows += args.length[b];
+        for (i64 t = 0; t < args.length[b]; ++t) ++plan.active[std::size_t(t)];
+    }
+}
+
+}  // namespace
+
+i64 RecurrentPlan::reserve_size() const {
+    return checked_product(op, rows, gates_row + (cell == Cell::lstm ? hidden : 0) + outputs);
+}
+
+i64 RecurrentPlan::flops() const {
+    i64 per_row = 0;
+    for (i64 layer = 0; layer < layers; ++layer) {
+        per_row += 2 * directions * gates_of(cell) * hidden * (layer_inputs(layer) + outputs);
+    }
+    return rows * per_row;
+}
+
+RecurrentPlan recurrent_plan(const RecurrentArgs& args) {
+    RecurrentPlan plan{};
+    plan.op = args.op;
+    plan.cell = cell_of(args);
+    plan.layers = args.layers;
+    plan.directions = args.bidirectional ? 2 : 1;
+    if (plan.layers < 1) {
+        throw Error(std::string(args.op) + ": num_layers=" + std::to_string(plan.layers) +
+                    ", expected at least 1");
+    }
+    read_input(args, plan);
+    read_weights(args, plan);
+    read_state(args, plan);
+    read_lengths(args, plan);
+    const i64 kept = plan.cell == Cell::lstm || plan.cell == Cell::gru ? 4 : 1;
+    plan.gates_row = padded_row(checked_product(args.op, kept, plan.hidden), args.dtype);
+    if (!args.masks.empty() && i64(args.masks.size()) != plan.layers - 1) {
+        throw Error(std::string(args.op) + ": got " + std::to_string(args.masks.size()) +
+                    " masks for " + std::to_string(plan.layers) + " layers");
+    }
+    for (const Shape* mask : args.masks) require_shape(args.op, "mask", *mask, plan.out);
+    return plan;
+}
+
+namespace {
+
+// Scratch memory between layers.
+class Block {
+  public:
+    explicit Block(i64 bytes) : data_(memory_acquire(std::size_t(bytes))) {}
+    ~Block() { memory_release(data_); }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+    void* get() const { return data_; }
+
+  private:
+    void* data_;
+};
+
+template <class T>
+class Walk {
+  public:
+    Walk(const RecurrentPlan& plan, const RecurrentArrays& in) : plan_(plan), in_(in) {}
+
+    RecurrentParams<T> params(i64 layer, i64 direction, const void* x) const {
+        const RecurrentPlan& plan = plan_;
+        const i64 index = layer * plan.directions + direction;
+        RecurrentParams<T> p{};
+        p.cell = plan.cell;
+        p.reverse = direction == 1;
+        p.steps = plan.steps;
+        p.batch = plan.batch;
+        p.rows = plan.rows;
+        p.inputs = plan.layer_inputs(layer);
+        p.hidden = plan.hidden;
+        p.outputs = plan.outputs;
+        p.gates_row = plan.gates_row;
+        p.active = plan.order.empty() ? nullptr : plan.active.data();
+        p.order = plan.order.empty() ? nullptr : plan.order.data();
+        p.x = static_cast<const T*>(x);
+        p.x_step = plan.time_axis_step * p.inputs;
+        p.x_row = plan.time_axis_row * p.inputs;
+        const auto weight = [&](i64 kind) {
+            return static_cast<const T*>(
+                in_.weights[std::size_t(index * plan.weights_per_direction + kind)]);
+        };
+        p.w_ih = weight(0);
+        p.w_hh = weight(1);
+        p.b_ih = plan.bias ? weight(2) : nullptr;
+        p.b_hh = plan.bias ? weight(3) : nullptr;
+        p.w_hr = plan.projected ? weight(plan.weights_per_direction - 1) : nullptr;
+        p.h0 = state(static_cast<const T*>(in_.h0), index, plan.outputs);
+        p.c0 = state(static_cast<const T*>(in_.c0), index, plan.hidden);
+        return p;
+    }
+    // The part of an array (layers * directions, batch, width) that belongs to `index`.
+    template <class U>
+    U* state(U* data, i64 index, i64 width) const {
+        return data ? data + index * plan_.batch * width : nullptr;
+    }
+    i64 width() const { return plan_.directions * plan_.outputs; }
+    // Elements of a layer's output.
+    i64 size() const { return plan_.steps * plan_.batch * width(); }
+
+    void mask(i64 layer, const T* x, T* y) const {
+        kernels<T>().apply_mask(size(), x, static_cast<const T*>(in_.masks[std::size_t(layer)]), y);
+    }
+
+  private:
+    const RecurrentPlan& plan_;
+    const RecurrentArrays& in_;
+};
+
+template <class T>
+void forward(const RecurrentPlan& plan, const RecurrentArrays& in, const RecurrentOutputs& to) {
+    const Walk<T> walk(plan, in);
+    const i64 width = walk.width();
+    // What a layer hands to the next: alternating scratch blocks, or the arrays that are kept.
+    const bool keep = !to.inputs.empty();
+    const i64 bytes = plan.layers > 1 ? walk.size() * i64(sizeof(T)) : 0;
+    const Block even(keep ? 0 : bytes), odd(keep || plan.layers < 3 ? 0 : bytes);
+    const void* x = in.input;
+    for (i64 layer = 0; layer < plan.layers; ++layer) {
+        const bool last = layer + 1 == plan.layers;
+        T* out = static_cast<T*>(last   ? to.out
+                                 : keep ? to.inputs[std::size_t(layer)]
+                                        : (layer % 2 ? odd : even).get());
+        for (i64 direction = 0; direction < plan.directions; ++direction) {
+            const i64 index = layer * plan.directions + direction;
+            RecurrentResults<T> results{};
+            results.out = out ? out + direction * plan.outputs : nullptr;
+            results.out_step = plan.time_axis_step * width;
+            results.out_row = plan.time_axis_row * width;
+            results.h_n = walk.state(static_cast<T*>(to.h_n), index, plan.outputs);
+            results.c_n = walk.state(static_cast<T*>(to.c_n), index, plan.hidden);
+            if (!to.reserves.empty()) {
+                results.reserve = static_cast<T*>(to.reserves[std::size_t(layer)]) +
+                                  direction * plan.reserve_size();
+            }
+            kernels<T>().recurrent_forward(walk.params(layer, direction, x), results);
+        }
+        if (!last && !in.masks.empty()) walk.mask(layer, out, out);
+        x = out;
+    }
+}
+
+template <class T>
+void backward(const RecurrentPlan& plan, const RecurrentArrays& in,
+              const RecurrentGradients& grads) {
+    const Walk<T> walk(plan, in);
+    const i64 width = walk.width();
+    const i64 bytes = plan.layers > 1 ? walk.size() * i64(sizeof(T)) : 0;
+    const Block even(bytes), odd(plan.layers < 3 ? 0 : bytes);
+    const T* d_out = static_cast<const T*>(grads.d_out);
+    for (i64 layer = plan.layers - 1; layer >= 0; --layer) {
+        const void* x = layer ? grads.inputs[std::size_t(layer - 1)] : in.input;
+        T* d_x = static_cast<T*>(layer ? (layer % 2 ? even : odd).get() : grads.d_input);
+        for (i64 direction = 0; direction < plan.directions; ++direction) {
+            const i64 index = layer * plan.directions + direction;
+            const auto gradient = [&](i64 kind) {
+                return static_cast<T*>(
+                    grads.d_weights[std::size_t(index * plan.weights_per_direction + kind)]);
+            };
+            RecurrentGrads<T> g{};
+            g.reserve = static_cast<const T*>(grads.reserves[std::size_t(layer)]) +
+                        direction * plan.reserve_size();
+            g.d_out = d_out ? d_out + direction * plan.outputs : nullptr;
+            g.out_step = plan.time_axis_step * width;
+            g.out_row = plan.time_axis_row * width;
+            g.d_h_n = walk.state(static_cast<const T*>(grads.d_h_n), index, plan.outputs);
+            g.d_c_n = walk.state(static_cast<const T*>(grads.d_c_n), index, plan.hidden);
+            g.d_x = d_x;
+            g.d_x_add = direction == 1;
+            g.d_w_ih = gradient(0);
+            g.d_w_hh = gradient(1);
+            g.d_b_ih = plan.bias ? gradient(2) : nullptr;
+            g.d_b_hh = plan.bias ? gradient(3) : nullptr;
+            g.d_w_hr = plan.projected ? gradient(plan.weights_per_direction - 1) : nullptr;
+            g.d_h0 = walk.state(static_cast<T*>(grads.d_h0), index, plan.outputs);
+            g.d_c0 = walk.state(static_cast<T*>(grads.d_c0), index, plan.hidden);
+            kernels<T>().recurrent_backward(walk.params(layer, direction, x), g);
+        }
+        if (layer && !in.masks.empty()) walk.mask(layer - 1, d_x, d_x);
+        d_out = d_x;
+    }
+}
+
+}  // namespace
+
+void recurrent_forward(const RecurrentPlan& plan, const RecurrentArrays& in,
+                       const RecurrentOutputs& to) {
+    with_dtype(in.dtype, [&](auto zero) { forward<decltype(zero)>(plan, in, to); });
+}
+
+void recurrent_backward(const RecurrentPlan& plan, const RecurrentArrays& in,
+                        const RecurrentGradients& grads) {
+    with_dtype(in.dtype, [&](auto zero) { backward<decltype(zero)>(plan, in, grads); });
+}
+
+}  // namespace fusednn::ops

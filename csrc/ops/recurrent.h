@@ -1,0 +1,73 @@
+// Recurrent layers: shape rules, and the walk over layers and directions.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ops/shapes.h"
+
+namespace fusednn::ops {
+
+// A call as the caller gave it.
+struct RecurrentArgs {
+    const char* op;  // names the cell: "rnn", "lstm_cell", ...
+    std::string nonlinearity;
+    DType dtype;
+    bool single_step;  // a cell: input (N, I) or (I,), no time axis
+    i64 layers;
+    bool bidirectional, batch_first;
+    Shape input;
+    std::vector<Shape> weights;       // flat: layer by layer, direction by direction
+    const Shape *state_h, *state_c;   // or null
+    const Shape* lengths;             // or null
+    const i64* length;                // its values
+    std::vector<const Shape*> masks;  // what multiplies the output of all layers but the last
+};
+
+// The same, checked.
+struct RecurrentPlan {
+    const char* op;
+    Cell cell;
+    i64 layers, directions;
+    bool bias, projected;
+    i64 weights_per_direction;
+    i64 steps, batch, rows;
+    i64 inputs, hidden, outputs;
+    i64 time_axis_step, time_axis_row;  // strides of (t, sequence) in units of a layer's width
+    // Where lengths differ; see RecurrentParams.
+    std::vector<i64> active, order;
+    Shape out, state_h, state_c;
+
+    i64 layer_inputs(i64 layer) const { return layer ? directions * outputs : inputs; }
+    i64 gates_row;             // see RecurrentParams
+    i64 reserve_size() const;  // of one direction of one layer
+    i64 flops() const;
+};
+RecurrentPlan recurrent_plan(const RecurrentArgs& args);
+
+// Arrays of a call; weights and masks as in the arguments.
+struct RecurrentArrays {
+    DType dtype;
+    const void* input;
+    const void *h0, *c0;  // or null
+    std::vector<const void*> weights, masks;
+};
+// inputs[l] is what layer l + 1 reads. Null: scratch memory; so is reserves empty.
+struct RecurrentOutputs {
+    void* out;  // null for a single step
+    void *h_n, *c_n;
+    std::vector<void*> reserves;  // one per layer
+    std::vector<void*> inputs;    // layers - 1, or empty
+};
+void recurrent_forward(const RecurrentPlan& plan, const RecurrentArrays& in,
+                       const RecurrentOutputs& to);
+
+struct RecurrentGradients {
+    std::vector<const void*> reserves, inputs;  // the forward's
+    const void *d_out, *d_h_n, *d_c_n;          // or null
+    void *d_input, *d_h0, *d_c0;                // null where not wanted
+    std::vector<void*> d_weights;
+};
+void recurrent_backward(const RecurrentPlan& plan, const RecurrentArrays& in,
+                        const RecurrentGradients& grads);
+
+}  // namespace fusednn::ops

@@ -1,0 +1,385 @@
+"""Recurrent layers and cells, with PyTorch's parameter names, gate order and state order."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar
+
+from .. import functional as F
+from . import init
+from .dense import check_sizes, new_parameter
+from .module import Module
+from .parameter import Parameter
+
+
+def _reset(module: Module, hidden_size: int, gates: int, forget_bias: float | None) -> None:
+    bound = 1 / math.sqrt(hidden_size)
+    for name, parameter in module.named_parameters(recurse=False):
+        init.uniform_(parameter, -bound, bound)
+        if forget_bias is not None and name.startswith("bias") and gates == 4:
+            # The two biases are added; the forget gate's rows come second.
+            value = forget_bias if name.startswith("bias_ih") else 0.0
+            parameter._data[hidden_size : 2 * hidden_size] = value
+
+
+class _Stack(Module):
+    """What RNN, LSTM and GRU share."""
+
+    gates: ClassVar[int]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        dtype: Any,
+        forget_bias: float | None = None,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        check_sizes(name, 0, input_size=input_size, proj_size=proj_size)
+        check_sizes(name, 1, hidden_size=hidden_size, num_layers=num_layers)
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"{name}: dropout={dropout}, expected a probability in [0, 1]")
+        if dropout and num_layers == 1:
+            warnings.warn(
+                f"{name}: dropout={dropout} has no effect with num_layers=1: it is applied between "
+                "layers",
+                stacklevel=3,
+            )
+        if proj_size >= hidden_size:
+            raise ValueError(
+                f"{name}: proj_size={proj_size}, expected less than hidden_size={hidden_size}"
+            )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        self.forget_bias = forget_bias
+        directions = 2 if bidirectional else 1
+        outputs, rows = proj_size or hidden_size, self.gates * hidden_size
+        for layer in range(num_layers):
+            inputs = directions * outputs if layer else input_size
+            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
+                shapes: dict[str, tuple[int, ...]]
+                shapes = {"weight_ih": (rows, inputs), "weight_hh": (rows, outputs)}
+                if bias:
+                    shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+                if proj_size:
+                    shapes["weight_hr"] = (proj_size, hidden_size)
+                for kind, shape in shapes.items():
+                    self.register_parameter(kind + suffix, new_parameter(*shape, dtype=dtype))
+        self._names = tuple(self._parameters)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew, uniform in +-1 / sqrt(hidden_size); forget_bias, if given, is
+        what the two biases of the forget gate add up to."""
+        _reset(self, self.hidden_size, self.gates, self.forget_bias)
+
+    def _weights(self) -> list[Parameter]:
+        state = self.__dict__
+        return [state[name] for name in self._names]
+
+    @property
+    def all_weights(self) -> list[list[Parameter]]:
+        """The parameters, one list for each layer and direction."""
+        weights = self._weights()
+        count = len(weights) // (self.num_layers * (2 if self.bidirectional else 1))
+        return [weights[i : i + count] for i in range(0, len(weights), count)]
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: weights need no special layout here."""
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "dropout": self.dropout,
+            "training": self.training,
+            "bidirectional": self.bidirectional,
+            "batch_first": self.batch_first,
+        }
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        if self.proj_size:
+            text += f", proj_size={self.proj_size}"
+        if self.num_layers != 1:
+            text += f", num_layers={self.num_layers}"
+        if not self.bias:
+            text += ", bias=False"
+        for name in ("batch_first", "dropout", "bidirectional"):
+            if getattr(self, name):
+                text += f", {name}={getattr(self, name)}"
+        return text
+
+
+class RNN(_Stack):
+    """A stack of plain recurrent layers: h' = act(W_ih x + b_ih + W_hh h + b_hh).
+
+    Called with (x, state=None, *, lengths=None); see `functional.rnn` for shapes, lengths and
+    errors. Returns (output, h_n). nonlinearity "tanh", "relu" or "identity". Parameters:
+    weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k}, bias_hh_l{k}, and with the suffix
+    _reverse those of the other direction.
+
+    >>> from fusednn import nn
+    >>> out, h = nn.RNN(3, 2)(np.zeros((4, 5, 3), np.float32))
+    >>> out.shape, h.shape
+    ((4, 5, 2), (1, 5, 2))
+    """
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: Any = None,
+    ) -> None:
+        _check_nonlinearity("RNN", nonlinearity)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
+        )
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
+        """(T, N, I) -> (T, N, D * H) and h_n (num_layers * D, N, H)."""
+        return F.rnn(
+            input,
+            state,
+            self._weights(),
+            self.num_layers,
+            nonlinearity=self.nonlinearity,
+            lengths=lengths,
+            **self._options(),
+        )
+
+    def extra_repr(self) -> str:
+        text = super().extra_repr()
+        return text if self.nonlinearity == "tanh" else f"{text}, nonlinearity={self.nonlinearity}"
+
+
+class LSTM(_Stack):
+    """A stack of LSTM layers.
+
+    Called with (x, state=None, *, lengths=None), state being (h_0, c_0); see `functional.lstm` for
+    shapes, lengths and errors. Returns (output, (h_n, c_n)). proj_size projects h to fewer values.
+    forget_bias sets what the forget gate's biases add up to at the start; 1 keeps the memory open
+    (Jozefowicz, Zaremba and Sutskever, ICML 2015). Parameters as `RNN`'s with 4 H rows, gates in
+    the order i, f, g, o, and weight_hr_l{k} (P, H).
+
+    >>> from fusednn import nn
+    >>> out, (h, c) = nn.LSTM(3, 2, batch_first=True)(np.zeros((5, 4, 3), np.float32))
+    >>> out.shape, h.shape, c.shape
+    ((5, 4, 2), (1, 5, 2), (1, 5, 2))
+    """
+
+    gates = 4
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        forget_bias: float | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            proj_size, dtype, forget_bias,
+        )  # fmt: skip
+
+    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
+        """(T, N, I) -> (T, N, D * H), and (h_n, c_n), each (num_layers * D, N, H)."""
+        return F.lstm(
+            input, state, self._weights(), self.num_layers, lengths=lengths, **self._options()
+        )
+
+
+class GRU(_Stack):
+    """A stack of GRU layers, the reset gate behind the product with h.
+
+    Called with (x, state=None, *, lengths=None); see `functional.gru` for shapes, lengths and
+    errors. Returns (output, h_n). Parameters as `RNN`'s with 3 H rows, gates in the order r, z, n.
+
+    >>> from fusednn import nn
+    >>> out, h = nn.GRU(3, 2, bidirectional=True)(np.zeros((4, 5, 3), np.float32))
+    >>> out.shape, h.shape
+    ((4, 5, 4), (2, 5, 2))
+    """
+
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
+        )
+
+    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
+        """(T, N, I) -> (T, N, D * H) and h_n (num_layers * D, N, H)."""
+        return F.gru(
+            input, state, self._weights(), self.num_layers, lengths=lengths, **self._options()
+        )
+
+
+def _check_nonlinearity(owner: str, nonlinearity: str) -> None:
+    if nonlinearity not in ("tanh", "relu", "identity"):
+        raise ValueError(
+            f"{owner}: nonlinearity={nonlinearity!r}, expected 'tanh', 'relu' or 'identity'"
+        )
+
+
+class _Cell(Module):
+    """What the three cells share."""
+
+    gates: ClassVar[int]
+    bias_ih: Parameter | None
+    bias_hh: Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        dtype: Any,
+        forget_bias: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(type(self).__name__, 0, input_size=input_size)
+        check_sizes(type(self).__name__, 1, hidden_size=hidden_size)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.forget_bias = forget_bias
+        rows = self.gates * hidden_size
+        self.weight_ih = new_parameter(rows, input_size, dtype=dtype)
+        self.weight_hh = new_parameter(rows, hidden_size, dtype=dtype)
+        for name in ("bias_ih", "bias_hh"):
+            self.register_parameter(name, new_parameter(rows, dtype=dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew, uniform in +-1 / sqrt(hidden_size)."""
+        _reset(self, self.hidden_size, self.gates, self.forget_bias)
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        return text if self.bias_ih is not None else f"{text}, bias=False"
+
+
+class RNNCell(_Cell):
+    """One step of a plain recurrent network; see `functional.rnn_cell`.
+
+    >>> from fusednn import nn
+    >>> nn.RNNCell(3, 2)(np.zeros((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        *,
+        dtype: Any = None,
+    ) -> None:
+        _check_nonlinearity("RNNCell", nonlinearity)
+        super().__init__(input_size, hidden_size, bias, dtype)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Any, state: Any = None) -> Any:
+        """(N, I), h (N, H) or None -> h (N, H)."""
+        return F.rnn_cell(
+            input,
+            state,
+            self.weight_ih,
+            self.weight_hh,
+            self.bias_ih,
+            self.bias_hh,
+            self.nonlinearity,
+        )
+
+
+class LSTMCell(_Cell):
+    """One step of an LSTM; see `functional.lstm_cell`.
+
+    >>> from fusednn import nn
+    >>> h, c = nn.LSTMCell(3, 2)(np.zeros((5, 3), np.float32))
+    >>> h.shape, c.shape
+    ((5, 2), (5, 2))
+    """
+
+    gates = 4
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        *,
+        forget_bias: float | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, dtype, forget_bias)
+
+    def forward(self, input: Any, state: Any = None) -> Any:
+        """(N, I), (h, c), each (N, H), or None -> (h, c)."""
+        return F.lstm_cell(input, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+
+
+class GRUCell(_Cell):
+    """One step of a GRU; see `functional.gru_cell`.
+
+    >>> from fusednn import nn
+    >>> nn.GRUCell(3, 2)(np.zeros((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    gates = 3
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = None
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, dtype)
+
+    def forward(self, input: Any, state: Any = None) -> Any:
+        """(N, I), h (N, H) or None -> h (N, H)."""
+        return F.gru_cell(input, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+
+
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
