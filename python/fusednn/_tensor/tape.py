@@ -23,9 +23,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numpy import array, asarray, empty, ndarray, zeros
+from numpy import array, asarray, empty, ndarray
 from numpy.typing import NDArray
 
+from .. import _core
 from .mode import grad_enabled
 
 if TYPE_CHECKING:
@@ -250,6 +251,14 @@ class Parts(tuple[Any, ...]):
         )
 
 
+def new_result(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array of undefined contents for a result; floats of up to 8 axes in recycled memory, whose
+    pages the system need not provide anew."""
+    if dtype.char in "fd" and len(shape) <= 8:
+        return _core.empty(shape, dtype.char == "d")
+    return empty(shape, dtype)
+
+
 class Slices:
     """The gradient of an array of which only parts have one so far: (index, gradient) pairs.
 
@@ -279,11 +288,12 @@ class Slices:
         (index, grad), *others = self.parts
         rows = {index for index, _ in self.parts if len(index) == 1 and type(index[0]) is int}
         if len(rows) == len(self.parts) == self.shape[0] and min(rows)[0] >= 0:
-            out = empty(self.shape, grad.dtype)  # each row has one, and is written once
+            out = new_result(self.shape, grad.dtype)  # each row has one, and is written once
             for index, grad in self.parts:
                 out[index] = grad
             return out
-        out = zeros(self.shape, grad.dtype)
+        out = new_result(self.shape, grad.dtype)
+        out.fill(0)
         out[index] = grad
         for index, grad in others:
             out[index] += grad
