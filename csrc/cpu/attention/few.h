@@ -11,11 +11,19 @@ constexpr int kFewRows = 4;
 constexpr i64 kFewKeys = 256;
 constexpr i64 kFewStride = kFewKeys + 16;
 
-// dst[r * kFewStride + j] = <a_r, b_j> * factor for R rows a (dense, filled up with 0) and the rows
-// [begin, end) of b; begin is a multiple of the lanes, and whole vectors are written.
+// Lines further on that are asked for ahead of time: memory answers after the time of so many.
+constexpr i64 kAhead = 16 * 64;
+
+template <class T>
+FUSEDNN_INLINE void prefetch(const T* p) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + kAhead);
+}
+
+// dst[r * dst_stride + j] = <a_r, b_j> * factor for R rows a and the rows [begin, end) of b; begin
+// is a multiple of the lanes, and whole vectors are written.
 template <int R, class T>
 inline void dot_rows(i64 dim, const T* a, i64 a_stride, const Rows<T>& b, i64 begin, i64 end,
-                     T factor, T* dst) {
+                     T factor, T* dst, i64 dst_stride) {
     constexpr int lanes = kLanes<T>;
     for (i64 j = begin; j < end; j += lanes) {
         Vec<T> sums[R][lanes];
@@ -24,6 +32,7 @@ inline void dot_rows(i64 dim, const T* a, i64 a_stride, const Rows<T>& b, i64 be
             Vec<T> sum[R] = {};
             i64 at = 0;
             for (; at + lanes <= dim; at += lanes) {
+                prefetch(row + at);
                 const Vec<T> x = load(row + at);
 #pragma GCC unroll 4
                 for (int r = 0; r < R; ++r) {
@@ -33,22 +42,23 @@ inline void dot_rows(i64 dim, const T* a, i64 a_stride, const Rows<T>& b, i64 be
             if (at < dim) {
                 const Vec<T> x = load_partial(row + at, dim - at);
                 for (int r = 0; r < R; ++r) {
-                    sum[r] = multiply_add(load(a + r * a_stride + at), x, sum[r]);
+                    const Vec<T> y = load_partial(a + r * a_stride + at, dim - at);
+                    sum[r] = multiply_add(y, x, sum[r]);
                 }
             }
             for (int r = 0; r < R; ++r) sums[r][lane] = sum[r];
         }
         for (int r = 0; r < R; ++r) {
-            store(dst + r * kFewStride + j, sum_each<T>(sums[r]) * factor);
+            store(dst + r * dst_stride + j, sum_each<T>(sums[r]) * factor);
         }
     }
 }
 
-// c_r += sum of w[r * kFewStride + j] b_j over the rows [begin, end) of b. careful: rows of weight
+// c_r += sum of w[r * w_stride + j] b_j over the rows [begin, end) of b. careful: rows of weight
 // 0 are not touched.
 template <int R, class T>
-inline void add_weighted(i64 dim, const T* w, const Rows<T>& b, i64 begin, i64 end, bool careful,
-                         T* c, i64 c_stride) {
+inline void add_weighted(i64 dim, const T* w, i64 w_stride, const Rows<T>& b, i64 begin, i64 end,
+                         bool careful, T* c, i64 c_stride) {
     constexpr int lanes = kLanes<T>, vecs = 4;
     for (i64 col = 0; col < dim; col += vecs * lanes) {
         const i64 cols = min_of(dim - col, i64(vecs * lanes));
@@ -63,7 +73,7 @@ inline void add_weighted(i64 dim, const T* w, const Rows<T>& b, i64 begin, i64 e
             for (int v = 0; v < vecs; ++v) sum[r][v] = part(c + r * c_stride + col, v);
         }
         const auto add = [&](i64 j, int r, const Vec<T>(&x)[vecs]) {
-            const Vec<T> weight = broadcast(w[r * kFewStride + j]);
+            const Vec<T> weight = broadcast(w[r * w_stride + j]);
 #pragma GCC unroll 4
             for (int v = 0; v < vecs; ++v) sum[r][v] = multiply_add(weight, x[v], sum[r][v]);
         };
@@ -72,14 +82,17 @@ inline void add_weighted(i64 dim, const T* w, const Rows<T>& b, i64 begin, i64 e
             Vec<T> x[vecs];
             if (cols == vecs * lanes) {
 #pragma GCC unroll 4
-                for (int v = 0; v < vecs; ++v) x[v] = load(row + v * lanes);
+                for (int v = 0; v < vecs; ++v) {
+                    prefetch(row + v * lanes);
+                    x[v] = load(row + v * lanes);
+                }
             } else {
 #pragma GCC unroll 4
                 for (int v = 0; v < vecs; ++v) x[v] = part(row, v);
             }
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) {
-                if (!careful || w[r * kFewStride + j] != T(0)) add(j, r, x);
+                if (!careful || w[r * w_stride + j] != T(0)) add(j, r, x);
             }
         }
         for (int r = 0; r < R; ++r) {
@@ -91,23 +104,31 @@ inline void add_weighted(i64 dim, const T* w, const Rows<T>& b, i64 begin, i64 e
     }
 }
 
-// c_j (+)= sum over r of w[r * kFewStride + j] a_r for the rows [begin, end) of c.
+// c_j (+)= sum over r of w[r * w_stride + j] a_r for the rows [0, count) of c. careful: as above.
 template <int R, class T>
-inline void add_outer(i64 dim, const T* w, const T* a, i64 a_stride, i64 begin, i64 end,
+inline void add_outer(i64 dim, const T* w, i64 w_stride, const Rows<T>& a, i64 count,
                       bool accumulate, bool careful, T* c, i64 c_stride) {
     constexpr int lanes = kLanes<T>;
-    for (i64 j = begin; j < end; ++j) {
+    for (i64 j = 0; j < count; ++j) {
         T* out = c + j * c_stride;
         Vec<T> weight[R];
-        for (int r = 0; r < R; ++r) weight[r] = broadcast(w[r * kFewStride + j]);
-        for (i64 at = 0; at < dim; at += lanes) {
-            const i64 left = min_of(dim - at, i64(lanes));
-            Vec<T> sum = accumulate ? load_partial(out + at, left) : Vec<T>{};
+        for (int r = 0; r < R; ++r) weight[r] = broadcast(w[r * w_stride + j]);
+        const auto column = [&](i64 at, const auto& read, const auto& write) {
+            Vec<T> sum = accumulate ? read(out + at) : Vec<T>{};
             for (int r = 0; r < R; ++r) {
                 if (careful && weight[r][0] == T(0)) continue;
-                sum = multiply_add(weight[r], load(a + r * a_stride + at), sum);
+                sum = multiply_add(weight[r], read(a[r] + at), sum);
             }
-            store_partial(out + at, sum, left);
+            write(out + at, sum);
+        };
+        i64 at = 0;
+        for (; at + lanes <= dim; at += lanes) {
+            column(at, [](const T* p) { return load(p); }, [](T* p, Vec<T> v) { store(p, v); });
+        }
+        if (at < dim) {
+            column(
+                at, [&](const T* p) { return load_partial(p, dim - at); },
+                [&](T* p, Vec<T> v) { store_partial(p, v, dim - at); });
         }
     }
 }

@@ -65,6 +65,14 @@ struct GradientCall {
 template <class T>
 void bias_gradient(const GradientCall<T>& call);
 
+template <class T>
+struct GradientScratch;
+
+// All gradients of few queries (few.h) and of a head's keys, peaks apart.
+template <class T>
+void few_backward(const GradientCall<T>& call, const Sequence& s, i64 kv_head,
+                  const GradientScratch<T>& scratch);
+
 // Scratch of one thread.
 template <class T>
 struct GradientScratch {
