@@ -26,6 +26,7 @@ const Group groups[] = {
     {"activation", test_activation},
     {"softmax", test_softmax},
     {"cross_entropy", test_cross_entropy},
+    {"attention", test_attention},
     {"optim", test_optim},
 };
 

@@ -94,6 +94,7 @@ void test_pool();
 void test_activation();
 void test_softmax();
 void test_cross_entropy();
+void test_attention();
 void test_optim();
 
 }  // namespace fusednn::test
