@@ -126,8 +126,7 @@ struct HeadInputs {
                              scratch.queries);
         grads = dense_rows(rows_of(call.g.grad, s.batch, head, s.query0), s.queries, p.value_dim,
                            scratch.grads);
-        careful = is_masked(p) && !(all_finite(queries, s.queries, p.dim) &&
-                                    all_finite(grads, s.queries, p.value_dim));
+        careful = is_masked(p) && !(all_finite(queries, s.queries) && all_finite(grads, s.queries));
         const Rows<T> outputs = rows_of(call.g.output, s.batch, head, s.query0);
         for (i64 i = 0; i < s.queries; ++i) {
             Vec<T> sum{};
@@ -164,7 +163,7 @@ struct KeyBlock {
         packed_keys = scratch.packed_keys;
         packed_values = scratch.packed_values;
         rows = dense_rows(keys, count, p.dim, scratch.keys);
-        careful = is_masked(p) && !all_finite(rows, count, p.dim);
+        careful = is_masked(p) && !all_finite(rows, count);
     }
 };
 
