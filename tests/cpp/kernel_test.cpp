@@ -31,6 +31,7 @@ const Group groups[] = {
     {"embedding", test_embedding},
     {"softmax", test_softmax},
     {"cross_entropy", test_cross_entropy},
+    {"attention", test_attention},
     {"optim", test_optim},
 };
 

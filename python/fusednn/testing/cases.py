@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .cases_attention import ATTENTION_BENCH, ATTENTION_TEST
+
 Direction = Literal["fwd", "fwdbwd"]
 Shape = tuple[int, ...]
 Arrays = dict[str, NDArray[Any]]
@@ -390,5 +392,14 @@ GEMM_TEST = [
     GemmCase(1000, 1, 64),
 ]
 
-BENCH: dict[str, Sequence[Case]] = {"conv": CONV_BENCH, "pool": POOL_BENCH}
-TEST: dict[str, Sequence[Case]] = {"conv": CONV_TEST, "pool": POOL_TEST, "gemm": GEMM_TEST}
+BENCH: dict[str, Sequence[Case]] = {
+    "conv": CONV_BENCH,
+    "pool": POOL_BENCH,
+    "attention": ATTENTION_BENCH,
+}
+TEST: dict[str, Sequence[Case]] = {
+    "conv": CONV_TEST,
+    "pool": POOL_TEST,
+    "gemm": GEMM_TEST,
+    "attention": ATTENTION_TEST,
+}
