@@ -196,18 +196,6 @@ void step(Cell cell, const Step<T>& s, const typename StepProduct<T>::Factor* fa
     });
 }
 
-// Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:
-// it then never leaves L1. Every step reads W_ih again for that, which a batch makes up for if it
-// does enough with what it reads: 115 GFLOP/s with n rows take 230 / n GB/s. (A GRU needs the two
-// parts of n apart.)
-template <class T>
-bool fuses_input(const RecurrentParams<T>& p) {
-    const i64 bytes = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
-    constexpr i64 in_l2 = 768 * 1024, in_l3 = 12 * 1024 * 1024;
-    const i64 rows = bytes <= in_l2 ? kNarrowRows + 1 : bytes <= in_l3 ? 12 : 48;
-    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace + 1;
-}
-
 // b_ih + b_hh, but for a GRU's b_hn, which stands inside the product with r.
 template <class T>
 void join_biases(const RecurrentParams<T>& p, T* bias) {
