@@ -143,8 +143,7 @@ void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g)
     Workspace<T> inner_dh(p.w_hr ? p.batch * state_row : 0);
     Workspace<T> outer_dh(p.w_hr ? p.rows * p.outputs : 0);
     Workspace<T> unprojected(p.w_hr ? p.rows * p.hidden : 0);
-    const i64 uses = g.d_h0 ? p.steps : p.steps - 1;
-    const StepProduct<T> by_hh(uses, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh,
+    const StepProduct<T> by_hh(p.steps, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh,
                                p.outputs, 1);
     const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.hidden : 0, p.outputs,
                                p.w_hr, p.hidden, 1);

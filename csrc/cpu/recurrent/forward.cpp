@@ -267,11 +267,9 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     Workspace<T> next(p.batch * state_row);
     rows.load_state(p.h0, p.outputs, h.get());
     if (is_lstm) rows.load_state(p.c0, p.hidden, c.get());
-    // A state of zeros adds nothing to the first step.
-    const i64 uses = p.h0 ? p.steps : p.steps - 1;
     const StepProduct<T> by_ih(fused ? p.steps : 0, p.batch, groups, p.hidden, p.inputs, p.w_ih, 1,
                                p.inputs);
-    const StepProduct<T> by_hh(uses, p.batch, groups, p.hidden, p.outputs, p.w_hh, 1, p.outputs);
+    const StepProduct<T> by_hh(p.steps, p.batch, groups, p.hidden, p.outputs, p.w_hh, 1, p.outputs);
     const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden,
                                p.w_hr, 1, p.hidden);
     for (i64 n = 0; n < p.steps; ++n) {
@@ -297,6 +295,7 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
         int count = 0;
         if (fused && in_place) factors[count++] = {&by_ih, x + t * p.x_step, p.x_row};
         if (fused && !in_place) factors[count++] = {&by_ih, x + first * p.inputs, p.inputs};
+        // A state of zeros adds nothing to the first step.
         if (n > 0 || p.h0) factors[count++] = {&by_hh, h.get(), state_row};
         step(p.cell, s, factors, count, n % 2 == 1);
         if (p.w_hr) {

@@ -110,7 +110,7 @@ bool fuses_input(const RecurrentParams<T>& p) {
     const i64 bytes = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
     constexpr i64 in_l2 = 768 * 1024, in_l3 = 12 * 1024 * 1024;
     const i64 rows = bytes <= in_l2 ? kNarrowRows + 1 : bytes <= in_l3 ? 12 : 48;
-    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace + 1;
+    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace;
 }
 
 }  // namespace FUSEDNN_ISA
