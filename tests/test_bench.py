@@ -23,6 +23,7 @@ from fusednn.testing.cases import CONV_TEST, POOL_TEST
 
 ALONE = peers.load([], threads=1)
 TINY_CONV, TINY_POOL = cases.CONV_BENCH[13], cases.POOL_BENCH[3]
+TINY_RECURRENT = cases.RecurrentCase(4, 3, 5, 8)
 
 
 def parsed(*arguments):
@@ -70,7 +71,7 @@ def test_cases_are_matched_by_name_and_direction():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--op", "convolution"], "'convolution' is none of conv, pool"),
+        (["--op", "convolution"], "'convolution' is none of conv, pool, recurrent"),
         (["--peers", "torch,numpy"], "'numpy' is none of torch, torch-cl, ort, jax"),
         (["--cases", "("], "'(' is no regular expression"),
         (["--threads", "0"], "must be at least 1, got 0"),
@@ -261,7 +262,8 @@ def test_rounding_passes_and_nothing_else():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_shifted_result_is_no_rounding(op, dtype):
     """The tolerance must tell a misplaced element from rounding on every timed shape's kind."""
-    case = {"conv": TINY_CONV, "pool": TINY_POOL}[op]
+    tiny = {"conv": TINY_CONV, "pool": TINY_POOL, "recurrent": TINY_RECURRENT}
+    case = tiny[op]
     for direction in ("fwd", "fwdbwd"):
         work = runner.PREPARE[op](case, direction, np.dtype(dtype), ALONE)
         call = work.calls[OURS]

@@ -19,7 +19,7 @@ Weights = list[Array]
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x), without overflow."""
     e = np.exp(-np.abs(x))
-    return np.where(x < 0, e, 1) / (1 + e)
+    return np.asarray(np.where(x < 0, e, 1) / (1 + e))
 
 
 @dataclass
@@ -67,9 +67,10 @@ class Layer:
                 step |= {"gates": (r, z, n, u_n)}
             else:
                 hs = a + u
-                hs = {"tanh": np.tanh, "relu": lambda v: np.maximum(v, 0)}.get(
-                    self.cell, lambda v: v
-                )(hs)
+                if self.cell == "tanh":
+                    hs = np.tanh(hs)
+                if self.cell == "relu":
+                    hs = np.maximum(hs, 0)
                 step |= {"h_new": hs}
             self.steps.append(step)
             h, c = h.copy(), c.copy()
@@ -160,13 +161,14 @@ class Stack:
 
     def backward(self, d_out: Array, d_h_n: Array, d_c_n: Array) -> tuple[Any, ...]:
         """d_x, d_h0, d_c0 and the flat weights' gradients."""
-        d_h0, d_c0, weights = np.zeros_like(d_h_n), np.zeros_like(d_c_n), []
+        d_h0, d_c0 = np.zeros_like(d_h_n), np.zeros_like(d_c_n)
+        weights: Weights = []
         index = len(d_h_n)
         for parts in reversed(self.parts):
             index -= len(parts)
             inputs = parts[0].weights[0].shape[1]
             d_x = np.zeros((*d_out.shape[:2], inputs), d_out.dtype)
-            here = []
+            here: Weights = []
             for i, (part, grad) in enumerate(
                 zip(parts, np.split(d_out, len(parts), axis=2), strict=True)
             ):
