@@ -27,6 +27,7 @@ const Group groups[] = {
     {"softmax", test_softmax},
     {"cross_entropy", test_cross_entropy},
     {"optim", test_optim},
+    {"recurrent", test_recurrent},
 };
 
 void run(const Group& group) {

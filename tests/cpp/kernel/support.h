@@ -95,5 +95,6 @@ void test_activation();
 void test_softmax();
 void test_cross_entropy();
 void test_optim();
+void test_recurrent();
 
 }  // namespace fusednn::test
