@@ -265,6 +265,7 @@ void cases() {
             {cell, 3, 6, 3, 4, proj, false, true, true, {}},
             {cell, 5, 4, 2, 3, 0, true, true, true, {5, 3, 1, 0}},
             {cell, 4, 7, 2, 3, 0, false, true, false, {4, 4, 2, 2, 1, 0, 0}},
+            {cell, 27, 1, 2, 5, 0, true, true, true, {}},
             {cell, 0, 2, 3, 4, 0, false, true, true, {}},
             {cell, 3, 0, 3, 4, 0, false, true, true, {}},
         };
