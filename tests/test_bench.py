@@ -35,6 +35,7 @@ from fusednn.testing.cases import CONV_TEST, POOL_TEST
 ALONE = peers.load([], threads=1)
 ATTENTION_TEST = cases.TEST["attention"]
 TINY_CONV, TINY_POOL = cases.CONV_BENCH[13], cases.POOL_BENCH[3]
+TINY_RECURRENT = cases.RecurrentCase(4, 3, 5, 8)
 
 
 def parsed(*arguments):
@@ -82,7 +83,7 @@ def test_cases_are_matched_by_name_and_direction():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--op", "convolution"], "'convolution' is none of conv, pool"),
+        (["--op", "convolution"], "'convolution' is none of conv, pool, recurrent"),
         (["--peers", "torch,numpy"], "'numpy' is none of torch, torch-cl, ort, jax"),
         (["--cases", "("], "'(' is no regular expression"),
         (["--threads", "0"], "must be at least 1, got 0"),

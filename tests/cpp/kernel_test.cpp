@@ -33,6 +33,7 @@ const Group groups[] = {
     {"cross_entropy", test_cross_entropy},
     {"attention", test_attention},
     {"optim", test_optim},
+    {"recurrent", test_recurrent},
 };
 
 void run(const Group& group) {

@@ -101,5 +101,6 @@ void test_softmax();
 void test_cross_entropy();
 void test_attention();
 void test_optim();
+void test_recurrent();
 
 }  // namespace fusednn::test
