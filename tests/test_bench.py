@@ -83,7 +83,7 @@ def test_cases_are_matched_by_name_and_direction():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--op", "convolution"], "'convolution' is none of conv, pool, recurrent"),
+        (["--op", "convolution"], f"'convolution' is none of {', '.join(cases.BENCH)}"),
         (["--peers", "torch,numpy"], "'numpy' is none of torch, torch-cl, ort, jax"),
         (["--cases", "("], "'(' is no regular expression"),
         (["--threads", "0"], "must be at least 1, got 0"),
