@@ -13,9 +13,10 @@ class Task:
 
     loss: the mean over a batch, to be made small; size: of how many things it is the mean (the
     samples, unless given). validate: numbers on held-out data, among them "loss" and `metric`, by
-    which the best epoch is chosen. sample: some lines to print after every epoch, and drawing: what
-    the picture shows below the learning curves, given an axes of matplotlib. about: what it takes
-    to build the network again, kept in the checkpoint. The loop fills in scheduler and average.
+    which the best epoch is chosen; held_out: its batches, where others want them. sample: some
+    lines to print after every epoch, and drawing: what the picture shows below the learning curves,
+    given an axes of matplotlib. about: what it takes to build the network again, kept in the
+    checkpoint. The loop fills in scheduler and average.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Task:
     size: Callable[[Any], int] = lambda batch: len(batch[0])
     sample: Callable[[], str] | None = None
     drawing: Callable[[Any], None] | None = None
+    held_out: Any = None
     about: dict[str, Any] = field(default_factory=dict)
     scheduler: Any = None
     average: Any = None

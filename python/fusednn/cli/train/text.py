@@ -99,5 +99,6 @@ def task(
         higher_is_better=False,
         unit=f"nats/{'char' if kind == 'character' else 'token'}",
         sample=sample,
+        held_out=held_out,
         about={"tokenizer": tokens.describe(), "model": arguments},
     )
