@@ -474,7 +474,7 @@ class TestRecipes:
         options = ("lstm", "--data", "japanese-vowels", "--seed", str(seed))
         assert reached(capsys, "accuracy", *options) >= 0.95
 
-    @pytest.mark.parametrize(("network", "goal"), [("lstm", 1.71), ("gpt", 1.86)])
+    @pytest.mark.parametrize(("network", "goal"), [("lstm", 1.71), ("gpt", 1.90)])
     def test_shakespeare(self, network, goal, capsys):
         real(data.shakespeare)
         assert reached(capsys, "loss", network, "--data", "shakespeare") <= goal
