@@ -38,8 +38,15 @@ def _heads(x: Any, heads: int) -> Any:
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
-@pytest.mark.parametrize("case", _cases(), ids=lambda case: case.name)
-def test_onnx(case):
+def test_node_cases():
+    """In one test: building the cases takes seconds, which no other run of pytest should spend."""
+    cases = _cases()
+    assert len(cases) > 60
+    for case in cases:
+        _check(case)
+
+
+def _check(case: Any) -> None:
     graph, (node,) = case.model.graph, case.model.graph.node
     option = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     arrays, (expected, *_) = case.data_sets[0]
@@ -87,4 +94,4 @@ def test_onnx(case):
     if flat:
         out = out.swapaxes(1, 2).reshape(out.shape[0], out.shape[2], -1)
     assert out.dtype == expected.dtype
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5, err_msg=case.name)
