@@ -396,8 +396,8 @@ def nested(depth, head=b"](", tail=b"e"):
     ("content", "text"),
     [
         (nested(200), "nests its values more than 100 levels deep"),
-        (nested(50_000), "nests its values more than 100 levels deep"),
-        (nested(50_000, b"(", b"t"), "nests its values more than 100 levels deep"),
+        (nested(20_000), "nests its values more than 100 levels deep"),
+        (nested(20_000, b"(", b"t"), "nests its values more than 100 levels deep"),
         (b"\x80\x02]q\x00h\x00a.", "or in a circle"),
         (b"\x80\x02}q\x00(K\x01h\x00u.", "or in a circle"),
         (b"\x80\x02.", "damaged"),
@@ -456,7 +456,7 @@ def test_many_names_in_a_script_archive(tmp_path):
         b"\x80\x02]q\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(40)) + b"."
     )
     path = zip_file(tmp_path / "x", content, constants_pkl=pickled(()))
-    with pytest.raises(ValueError, match="has more than 1000000 values"):
+    with pytest.raises(ValueError, match="has more than 100000 values"):
         io.load_torch(path)
 
 
@@ -562,7 +562,8 @@ def with_right_sums(content):
 def touched(value):
     """Reads all of what a file gave; arrays may be any numbers of any shape."""
     if isinstance(value, np.ndarray):
-        value[..., :2].sum() if value.ndim else value.item()
+        with np.errstate(all="ignore"):
+            value[..., :2].sum() if value.ndim else value.item()
     elif isinstance(value, (dict, list, tuple)):
         for one in value.values() if isinstance(value, dict) else value:
             touched(one)
@@ -601,7 +602,7 @@ def fuzz(seed, trials, tmp_path):
 
 
 def test_damaged_files_raise_value_errors(tmp_path):
-    assert fuzz(0, 4000, tmp_path) > 3000
+    assert fuzz(0, 1500, tmp_path) > 1100
 
 
 @pytest.mark.slow
@@ -708,7 +709,7 @@ def test_random_files_are_read_as_torch_reads_them(torch, tmp_path):
     for form in FORMS:
         torch.save(value, path, **form)
         good = path.read_bytes()
-        for _ in range(300):
+        for _ in range(100):
             path.write_bytes(damaged(good, random))
             try:
                 ours = io.load_torch(path)
@@ -728,4 +729,4 @@ def test_random_files_are_read_as_torch_reads_them(torch, tmp_path):
                         assert a.tobytes() == b.tobytes() and a.shape == b.shape
                     else:
                         assert ours[key] == tensor or re.search("nan", repr(tensor))
-    assert both > 20
+    assert both > 10
