@@ -39,9 +39,8 @@ class Record:
         self.state: Any = None
 
 
-def readable(name: object) -> str:
+def readable(text: str) -> str:
     """A name out of a file as it can stand in a message."""
-    text = str(name)
     return text if text.isprintable() and len(text) <= 120 else repr(text[:120])
 
 
@@ -60,7 +59,7 @@ def read_pickle(
     try:
         return machine.run(), machine.at
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, RecursionError):
-        raise Unsupported("the pickle is damaged") from None
+        raise Unsupported("has a damaged pickle") from None
 
 
 class _Machine:
@@ -88,7 +87,9 @@ class _Machine:
                 return self.stack.pop()
             operation = _OPERATIONS.get(code)
             if operation is None:
-                raise Unsupported(f"the pickle has the opcode {bytes([code])!r}, which is not read")
+                raise Unsupported(
+                    f"has a pickle with the opcode {bytes([code])!r}, which is not read"
+                )
             operation(self)
 
     # ---- what operations are made of ----
@@ -96,7 +97,7 @@ class _Machine:
     def take(self, size: int) -> memoryview:
         end = self.at + size
         if size < 0 or end > len(self.data):
-            raise Unsupported("the pickle ends too early")
+            raise Unsupported("has a pickle that ends too early")
         part = self.data[self.at : end]
         self.at = end
         return part
@@ -110,7 +111,7 @@ class _Machine:
         while end < limit and self.data[end] != 10:
             end += 1
         if end == limit:
-            raise Unsupported("the pickle is damaged: a name does not end")
+            raise Unsupported("has a damaged pickle: a name does not end")
         text = str(self.take(end - self.at), "utf-8")
         self.at += 1
         return text
@@ -125,7 +126,7 @@ class _Machine:
     def top(self, kind: type) -> Any:
         top = self.stack[-1]
         if type(top) is not kind:
-            raise Unsupported("the pickle is damaged: items for what is no container")
+            raise Unsupported("has a damaged pickle: items for what is no container")
         return top
 
     # ---- operations ----
@@ -140,12 +141,12 @@ class _Machine:
     def protocol(self) -> None:
         version = self.take(1)[0]
         if not 2 <= version <= 5:
-            raise Unsupported(f"the pickle has protocol {version}, expected 2 to 5")
+            raise Unsupported(f"has a pickle with protocol {version}, expected 2 to 5")
 
     def integer(self, form: str) -> None:
         size = self.number(form)
         if not 0 <= size <= _LONGEST_INTEGER:
-            raise Unsupported(f"the pickle has an integer of {size} bytes")
+            raise Unsupported(f"has a pickle with an integer of {size} bytes")
         self.push(int.from_bytes(self.take(size), "little", signed=True))
 
     def text(self, form: str) -> None:
@@ -157,7 +158,7 @@ class _Machine:
     def tuple_of(self, size: int) -> None:
         items = tuple(self.stack[len(self.stack) - size :])
         if len(items) != size:
-            raise Unsupported("the pickle is damaged: the stack is empty")
+            raise Unsupported("has a damaged pickle: the stack is empty")
         del self.stack[len(self.stack) - size :]
         self.push(items)
 
@@ -177,10 +178,10 @@ class _Machine:
     def _set(self, items: list[Any]) -> None:
         top = self.top(dict)
         if len(items) % 2:
-            raise Unsupported("the pickle is damaged: a key without a value")
+            raise Unsupported("has a damaged pickle: a key without a value")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, (str, int, float, bytes, type(None))):
-                raise Unsupported(f"the pickle has a {type(key).__name__} as a key")
+                raise Unsupported(f"has a pickle with a {type(key).__name__} as a key")
             top[key] = value
 
     def global_line(self) -> None:
@@ -191,29 +192,35 @@ class _Machine:
         name = self.stack.pop()
         module = self.stack.pop()
         if not (isinstance(name, str) and isinstance(module, str)):
-            raise Unsupported("the pickle is damaged: a global without a name")
+            raise Unsupported("has a damaged pickle: a global without a name")
         self.push(self.find_global(f"{module}.{name}"))
 
     def reduce(self) -> None:
         arguments = self.stack.pop()
         function = self.stack.pop()
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
-            raise Unsupported("the pickle calls what is no function")
+            raise Unsupported("has a pickle that calls what is no function")
         if function.call is None:
-            raise Unsupported(f"the pickle calls {readable(function.name)}, which is not loaded")
+            raise Unsupported(
+                f"has a pickle that calls {readable(function.name)}, which is not loaded"
+            )
         try:
             self.push(function.call(*arguments))
         except TypeError:
-            message = f"the pickle calls {readable(function.name)} with other arguments than torch"
+            message = (
+                f"has a pickle that calls {readable(function.name)} with other arguments than torch"
+            )
             raise Unsupported(message) from None
 
     def new_object(self) -> None:
         arguments = self.stack.pop()
         kind = self.stack.pop()
         if not isinstance(kind, Global) or not isinstance(arguments, tuple):
-            raise Unsupported("the pickle makes an object of what is no class")
+            raise Unsupported("has a pickle that makes an object of what is no class")
         if kind.make is None or arguments:
-            raise Unsupported(f"the pickle makes a {readable(kind.name)}, which is not loaded")
+            raise Unsupported(
+                f"has a pickle that makes a {readable(kind.name)}, which is not loaded"
+            )
         self.push(kind.make())
 
     def build(self) -> None:
@@ -222,7 +229,7 @@ class _Machine:
         if isinstance(top, Record):
             top.state = state
         elif type(top) is not dict:  # an OrderedDict's attributes: a state_dict's version numbers
-            raise Unsupported("the pickle sets the state of what has none")
+            raise Unsupported("has a pickle that sets the state of what has none")
 
     def persistent(self) -> None:
         self.push(self.find_persistent(self.stack.pop()))

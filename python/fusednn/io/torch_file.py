@@ -66,7 +66,7 @@ def load_torch(path: str | os.PathLike[str]) -> Any:
     except Unsupported as error:
         raise ValueError(f"load_torch: {name} {error}") from None
     except _DAMAGE as error:
-        raise ValueError(f"load_torch: {name} is damaged: {readable(error)}") from None
+        raise ValueError(f"load_torch: {name} is damaged: {readable(str(error))}") from None
 
 
 # What zipfile raises for damaged archives.
@@ -126,7 +126,8 @@ def _load_sequence(data: bytes) -> Any:
         raise Unsupported("is a pickle, but not one of torch.save")
     version, at = read_values(data, {}, start=at)
     if version != _VERSION:
-        raise Unsupported(f"has version {readable(version)}, expected {_VERSION}")
+        found = version if isinstance(version, int) else f"a {type(version).__name__}"
+        raise Unsupported(f"has version {found}, expected {_VERSION}")
     _, at = read_values(data, {}, start=at)  # about the machine that wrote it; nothing is needed
     storages: dict[str, Storage] = {}
     value, at = read_values(data, storages, start=at)

@@ -79,7 +79,7 @@ def _tensor(
         raise Unsupported("is damaged: the strides of a tensor do not fit its shape")
     flags = metadata or {}
     if not isinstance(flags, dict) or not flags.keys() <= {"conj", "neg"}:
-        raise Unsupported(f"has a tensor with the metadata {readable(metadata)}")
+        raise Unsupported("has a tensor with metadata other than conj and neg")
     (start,) = _counts([start], "the offset")
     shape, strides = _counts(shape, "the shape"), _counts(strides, "a stride")
     count = storage.count
