@@ -238,6 +238,20 @@ void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const
     }
 }
 
+// What is the same in every step.
+template <class T>
+Step<T> every_step(const RecurrentParams<T>& p, const Rows<T>& rows, const T* bias, bool keep) {
+    Step<T> s{};
+    s.hidden = p.hidden;
+    s.gates_row = p.gates_row;
+    s.given = !fuses_input(p);
+    s.bias = bias;
+    s.keep = keep;
+    s.state_row = rows.state_row();
+    s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
+    return s;
+}
+
 }  // namespace
 
 template <class T>
@@ -275,26 +289,19 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     if (!fused && !runs_ahead) input_gates(p, x, given_bias, gates);
     InputAhead<T> ahead(p, by_hh.panels(), x, given_bias, gates);
     const bool overlap = by_hh.single(p.hidden * kUnitCost);
+    Step<T> s = every_step(p, rows, given_bias, to.reserve != nullptr);
+    s.c = c.get();
+    s.h = h.get();
+    s.out = next.get();
     for (i64 n = 0; n < p.steps; ++n) {
         if (runs_ahead) ahead.begin_step(n, overlap);
         const i64 t = rows.time(n), active = rows.active(t), first = rows.start(t);
         if (h_before) {
             rows.keep_state(active, h.get(), p.outputs, h_before + first * p.outputs);
         }
-        Step<T> s;
         s.rows = active;
-        s.hidden = p.hidden;
         s.gates = gates + first * gates_row;
-        s.gates_row = gates_row;
-        s.given = !fused;
-        s.bias = given_bias;
-        s.keep = to.reserve != nullptr;
-        s.state_row = state_row;
-        s.c = c.get();
         s.c_before = c_before ? c_before + first * p.hidden : nullptr;
-        s.h = h.get();
-        s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
-        s.out = next.get();
         Factor factors[2];
         int count = 0;
         if (fused && in_place) factors[count++] = {&by_ih, x + t * p.x_step, p.x_row};

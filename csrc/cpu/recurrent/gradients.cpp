@@ -41,6 +41,14 @@ void weight_grads(i64 rows, i64 m, const T* a, i64 a_row, const Factor<T>& left,
             out.ldc = f.width;
             out.cols = min_of(f.width - col, i64(kTileCols<T>));
             out.accumulate = !first;
+            // What the tile is added to comes from far away, and while it is multiplied there is
+            // time to fetch it.
+            constexpr i64 line = 64 / i64(sizeof(T));
+            for (int r = 0; r < height && !first; ++r) {
+                for (i64 j = 0; j < out.cols; j += line) {
+                    __builtin_prefetch(out.c + r * out.ldc + j, 1);
+                }
+            }
             // A^T has no rows in memory, so the engine has packed it.
             tile_function<T>(height, out.cols, true)(kc, a_panel, a_stride, b_panel, kTileCols<T>,
                                                      out);
