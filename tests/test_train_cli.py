@@ -404,7 +404,9 @@ def test_a_terminal_sees_rate_and_time_left(digits):
     os.close(reader)
     assert process.wait() == 0
     shown = text.decode()
-    assert re.search(r"epoch \d+: .*\d+/240 \[\d\d:\d\d<\d\d:\d\d, .*(batch/s|s/batch), loss \d", shown)
+    assert re.search(
+        r"epoch \d+: .*\d+/240 \[\d\d:\d\d<\d\d:\d\d, .*(batch/s|s/batch), loss \d", shown
+    )
 
 
 # ---- as good as it should be ---------------------------------------------------------------------

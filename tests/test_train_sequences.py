@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -310,6 +312,20 @@ def test_text_goes_on_behind_a_prompt(name, trained, capsys):
         assert len(written(capsys, *options, "--beams", 2)) == 5 + 20 + 1
 
 
+def test_a_reader_that_has_gone_is_no_error(trained):
+    command = ["generate", "--checkpoint", str(run_of("lstm", trained)), "--tokens", "1000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fusednn", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(5)
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
 def test_prompts_are_translated(trained, capsys):
     out = run_of("translate", trained)
     once = written(capsys, "--checkpoint", out, "--prompt", "the cat")
@@ -332,7 +348,7 @@ def test_byte_pairs_and_words(small, capsys):
 
 
 def test_without_tokenizers_their_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     for words in (
         [*RUNS["gpt"], "--tokens", "bpe"],
         [word if word != "names" else "kjv-es" for word in RUNS["translate"]],

@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     except Refused as error:
         print(f"fusednn train {arguments.network}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except OSError as error:
         print(f"fusednn train {arguments.network}: {error}", file=sys.stderr)
         return 1
