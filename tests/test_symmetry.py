@@ -1,0 +1,464 @@
+"""Layers with flips and quarter turns built in: values, gradients, and that the symmetry holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fusednn as fn
+import fusednn.functional as F
+from fusednn import nn
+from fusednn.functional import symmetry
+
+TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
+
+
+def normal(*shape, dtype="float64", seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def close(found, expected, dtype="float64", factor=1):
+    found = found.numpy() if isinstance(found, fn.Tensor) else found
+    scale = max(1.0, np.abs(expected).max(initial=0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=factor * TOLERANCE[dtype] * scale)
+
+
+# ---- the lecture's numbers -----------------------------------------------------------------------
+
+X, W = np.array([0.0, 1, 0, 0]), np.array([1.0, 2])
+
+
+def mirror1d(weight, combine, **options):
+    size = options.pop("kernel_size", len(weight))
+    layer = nn.MirrorConv1d(1, 1, size, bias=False, combine=combine, dtype=np.float64, **options)
+    layer.load_state_dict({"weight": np.reshape(np.float64(weight), layer.weight.shape)})
+    return lambda x: layer(np.array(x, float)[None, None]).numpy()[0, 0].tolist()
+
+
+def test_an_ordinary_kernel_is_not_equivariant_to_reflection():
+    def f(x):
+        return F.conv1d(np.ascontiguousarray(x)[None, None], W[None, None])[0, 0].tolist()
+
+    assert f(X) == [2, 1, 0]
+    assert f(X[::-1]) == [0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("combine", "values", "flipped"),
+    [
+        ("sum", [3, 3, 0], [0, 3, 3]),
+        ("mean", [1.5, 1.5, 0], [0, 1.5, 1.5]),
+        ("max", [2, 2, 0], [0, 2, 2]),
+    ],
+)
+def test_a_kernel_with_its_reverse(combine, values, flipped):
+    f = mirror1d(W, combine)
+    assert f(X) == values
+    assert f(X[::-1]) == flipped
+    patch = {"sum": 15, "mean": 7.5, "max": 8}[combine]
+    assert f([2, 3]) == f([3, 2]) == [patch]
+
+
+def test_a_symmetric_kernel():
+    f = mirror1d([1], "symmetric", kernel_size=2)  # [1, 1], of which one is stored
+    assert f([2, 3]) == f([3, 2]) == [5]
+    assert f([1, 2, 3, 4, 5, 6])[1] == f([6, 5, 4, 3, 2, 1])[3] == 5
+    assert mirror1d([1, 2], "symmetric", kernel_size=3)([1, 10, 100]) == [121]
+
+
+def test_left_right_is_not_up_down():
+    layer = nn.MirrorConv2d(1, 1, 2, bias=False)
+    layer.load_state_dict({"weight": np.float32([[[[1], [2]]]])})
+    x = np.float32([[1, 2, 0], [0, 1, 3], [2, 0, 1]])[None, None]
+    assert layer(x).numpy()[0, 0].tolist() == [[5, 10], [5, 6]]
+    assert layer(x[..., ::-1]).numpy()[0, 0].tolist() == [[10, 5], [6, 5]]
+    assert layer(x[..., ::-1, :]).numpy()[0, 0].tolist() == [[4, 9], [7, 8]]
+
+
+# ---- mirror layers -------------------------------------------------------------------------------
+
+COMBINES = ("symmetric", "sum", "mean", "max")
+AXES = {"horizontal": [(-1,)], "vertical": [(-2,)], "both": [(-1,), (-2,), (-2, -1)]}
+# kernel, options, size of the input
+WINDOWS = [
+    ((3, 3), {}, (7, 6)),
+    ((2, 5), {"padding": (0, 1)}, (5, 7)),
+    ((3, 3), {"padding": "same", "groups": 2}, (6, 5)),
+    ((3, 3), {"padding": ((1, 1), (2, 2)), "dilation": (1, 2)}, (4, 9)),
+    ((3, 4), {"stride": (2, 3), "padding": 1}, (7, 8)),
+    ((1, 1), {}, (1, 1)),
+    ((3, 3), {"padding": 1, "padding_mode": "reflect"}, (4, 5)),
+    ((3, 3), {"padding": "same", "padding_mode": "circular"}, (4, 5)),
+]
+
+
+def whole(layer):
+    """All kernels that respond, built by NumPy from what the layer stores."""
+    w = layer.weight.numpy()
+    axes = {"horizontal": (-1,), "vertical": (-2,), "both": (-1, -2)}[layer.axis]
+    if layer.combine == "symmetric":
+        for axis in axes:
+            size = layer.kernel_size[axis]
+            at = np.minimum(np.arange(size), np.arange(size)[::-1])
+            w = w.take(at, axis)
+        return [w]
+    kernels = [w]
+    for axis in axes:
+        kernels += [np.flip(k, axis) for k in kernels]
+    return kernels
+
+
+def by_definition(layer, x):
+    """The responses of all kernels, each by an ordinary convolution, combined; then the bias."""
+    conv = F.conv2d if x.ndim == 4 else F.conv1d
+    padding = layer.padding
+    if layer.padding_mode != "zeros":
+        x = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)],
+                   {"reflect": "reflect", "circular": "wrap"}[layer.padding_mode])  # fmt: skip
+        padding = 0
+    window = (layer.stride, padding, layer.dilation, layer.groups)
+    maps = [conv(x, np.ascontiguousarray(k), None, *window) for k in whole(layer)]
+    combine = {"mean": np.mean, "max": np.max}.get(layer.combine, np.sum)
+    y = combine(maps, axis=0)
+    bias = layer.bias
+    return y if bias is None else y + bias.numpy().reshape(-1, *[1] * (x.ndim - 2))
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("case", WINDOWS, ids=str)
+def test_mirror_values_and_equivariance(case, combine, axis, dtype):
+    kernel, options, size = case
+    fn.manual_seed(1)
+    layer = nn.MirrorConv2d(4, 6, kernel, axis=axis, combine=combine, dtype=dtype, **options)
+    x = normal(2, 4, *size, dtype=dtype)
+    y = layer(x).numpy()
+    assert y.dtype == dtype
+    close(y, by_definition(layer, x), dtype)
+    for flips in AXES[axis]:
+        close(layer(np.flip(x, flips)), np.flip(y, flips), dtype)
+
+
+@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7])
+def test_mirror1d(kernel, combine, isa, dtype):
+    layer = nn.MirrorConv1d(3, 5, kernel, padding=kernel // 2, combine=combine, dtype=dtype)
+    for length in (kernel, 17, 33):
+        x = normal(2, 3, length, dtype=dtype)
+        y = layer(x)
+        close(layer(x[0]), y.numpy()[0], dtype)
+        close(y, by_definition(layer, x), dtype)
+        close(layer(x[..., ::-1]), y.numpy()[..., ::-1], dtype)
+    assert layer(x[:0]).shape == (0, *y.shape[1:])
+
+
+def test_half_of_a_symmetric_kernel_is_stored():
+    for size, stored in ((1, 1), (2, 1), (3, 2), (4, 2), (7, 4)):
+        assert nn.MirrorConv1d(2, 3, size).weight.shape == (3, 2, stored)
+        assert nn.MirrorConv1d(2, 3, size, combine="sum").weight.shape == (3, 2, size)
+    assert nn.MirrorConv2d(2, 3, (4, 5), axis="vertical").weight.shape == (3, 2, 2, 5)
+    layer = nn.MirrorConv2d(2, 3, 5, axis="both", bias=False)
+    assert {name: a.shape for name, a in layer.state_dict().items()} == {"weight": (3, 2, 3, 3)}
+    assert list(layer.buffers()) == []
+    assert 0.9 < np.abs(nn.MirrorConv2d(8, 32, 3).weight.numpy()).max() * 72**0.5 <= 1
+
+
+@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("axis", ["horizontal", "both"])
+def test_mirror_gradients(combine, axis):
+    layer = nn.MirrorConv2d(
+        2, 4, (3, 4), padding=(1, 0), groups=2, axis=axis, combine=combine, dtype=np.float64
+    )
+
+    def f(x, w, b):
+        layer.weight._data[...] = w.numpy()
+        kernel = layer._parameters["weight"]
+        layer._register(layer._parameters, "weight", w)
+        layer._register(layer._parameters, "bias", b)
+        try:
+            return layer(x)
+        finally:
+            layer._register(layer._parameters, "weight", kernel)
+
+    arrays = (normal(2, 2, 4, 5), layer.weight.numpy() + 0, normal(4))
+    assert fn.testing.gradcheck(f, arrays)
+
+
+def test_gradients_of_a_symmetric_kernel_are_tied():
+    """Each stored weight gets the gradients of both its places, as one weight would."""
+    layer, x = nn.MirrorConv1d(1, 1, 4, bias=False, dtype=np.float64), normal(3, 1, 9)
+    full = fn.tensor(whole(layer)[0], requires_grad=True)
+    F.conv1d(x, full).square().sum().backward()
+    layer(x).square().sum().backward()
+    g = full.grad.numpy()[0, 0]
+    close(layer.weight.grad.numpy()[0, 0], g[:2] + g[:1:-1])
+
+
+@pytest.mark.parametrize("combine", COMBINES)
+def test_mirror_same_bits_at_any_number_of_threads(combine):
+    layer, x = nn.MirrorConv2d(4, 8, 3, padding=1, combine=combine), normal(4, 4, 31, 33)
+    layer.to(np.float64)
+    results = []
+    for threads in (1, 2, 3):
+        fn.set_num_threads(threads)
+        layer.zero_grad()
+        y = layer(x)
+        y.square().sum().backward()
+        results.append((y.numpy().tobytes(), layer.weight.grad.numpy().tobytes()))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("combine", COMBINES)
+def test_mirror_takes_any_memory_layout_and_spreads_nan(combine):
+    layer = nn.MirrorConv2d(2, 3, 3, combine=combine)
+    x = normal(2, 2, 6, 7, dtype="float32")
+    y = layer(x).numpy()
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    for same in (np.asfortranarray(x), x[::-1][::-1], x.astype(">f4"), read_only):
+        np.testing.assert_array_equal(layer(same).numpy(), y)
+    x[0, 0, 0, 0] = np.nan
+    found = np.isnan(layer(x).numpy())
+    assert found[0, :, 0, 0].all()
+    assert found.sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"axis": "diagonal"}, "axis='diagonal', expected 'horizontal', 'vertical' or 'both'"),
+        ({"combine": "min"}, "combine='min', expected 'symmetric', 'sum', 'mean' or 'max'"),
+        ({"padding": ((0, 0), (1, 0))}, r"has 1 in front and 0 behind along a mirrored axis"),
+        ({"padding": ((0, 1), 0), "axis": "both"}, r"has 0 in front and 1 behind"),
+        ({"padding": "causal"}, "padding='causal', expected ints"),
+    ],
+)
+def test_what_mirror_layers_refuse(options, text):
+    with pytest.raises(ValueError, match=text):
+        nn.MirrorConv2d(1, 1, 3, **options)
+
+
+def test_what_mirror_layers_refuse_of_an_input():
+    nn.MirrorConv2d(1, 1, 3, padding=((0, 1), 1))  # the other axis may differ
+    with pytest.raises(ValueError, match="axis='vertical', expected 'horizontal'$"):
+        nn.MirrorConv1d(1, 1, 3, axis="vertical")
+    with pytest.raises(ValueError, match="padding='causal' is on one side alone"):
+        nn.MirrorConv1d(1, 1, 3, padding="causal")
+    same = nn.MirrorConv1d(1, 1, 4, padding="same")
+    text = r"MirrorConv1d: the windows on an input of shape \(1, 1, 8\) begin 1 before it and end 2"
+    with pytest.raises(ValueError, match=text):
+        same(np.zeros((1, 1, 8), np.float32))
+    strided = nn.MirrorConv1d(1, 1, 3, stride=2)
+    assert strided(np.zeros((1, 1, 9), np.float32)).shape == (1, 1, 4)
+    with pytest.raises(ValueError, match=r"begin 0 before it and end -1 after it .*stride=\(2,\)"):
+        strided(np.zeros((1, 1, 8), np.float32))
+    with pytest.raises(ValueError, match=r"MirrorConv1d: .*\(1, 2, 9\)"):
+        strided(np.zeros((1, 2, 9), np.float32))
+    with pytest.raises(TypeError, match="float64"):
+        strided(np.zeros((1, 1, 9)))
+
+
+def test_mirror_repr():
+    assert repr(nn.MirrorConv1d(2, 3, 3, padding=1)) == (
+        "MirrorConv1d(2, 3, kernel_size=(3,), stride=(1,), padding=(1,), axis='horizontal', "
+        "combine='symmetric')"
+    )
+
+
+# ---- group convolutions --------------------------------------------------------------------------
+
+LIFTING = {"p4": nn.P4ConvZ2, "p4m": nn.P4MConvZ2}
+ON_GROUP = {"p4": nn.P4ConvP4, "p4m": nn.P4MConvP4M}
+GROUPS = {"p4": symmetry.C4, "p4m": symmetry.D4}
+
+
+def test_the_groups_are_groups():
+    """Products act as one after the other, on images and on maps."""
+    x, maps = normal(3, 5), normal(8, 3, 5)
+    for group in (symmetry.C4, symmetry.D4):
+        identity = [g for g in range(group.order) if np.array_equal(group.act(x, g), x)]
+        assert identity == [0]
+        for g in range(group.order):
+            np.testing.assert_array_equal(group.act(fn.tensor(x), g).numpy(), group.act(x, g))
+            for h in range(group.order):
+                k = int(group.quotient[g, h])  # g k = h
+                np.testing.assert_array_equal(group.act(group.act(x, k), g), group.act(x, h))
+                both = group.act_on_maps(group.act_on_maps(maps[: group.order], k), g)
+                np.testing.assert_array_equal(both, group.act_on_maps(maps[: group.order], h))
+
+
+def naive(layer, x, group):
+    """Cohen and Welling's sums, map by map: element g of the kernel is the kernel moved by g."""
+    w, b = layer.weight.numpy(), layer.bias.numpy()
+    maps = []
+    for g in range(group.order):
+        if w.ndim == 4:
+            y = F.conv2d(x, np.ascontiguousarray(group.act(w, g)), None, layer.stride,
+                         layer.padding)  # fmt: skip
+        else:
+            moved = group.act_on_maps(w, g)
+            y = sum(
+                F.conv2d(np.ascontiguousarray(x[:, :, s]), np.ascontiguousarray(moved[:, :, s]),
+                         None, layer.stride, layer.padding)  # fmt: skip
+                for s in range(group.order)
+            )
+        maps.append(y + b[:, None, None])
+    return np.stack(maps, 2)
+
+
+@pytest.mark.parametrize("window", [(3, 1, 1), (2, 1, 0), (5, 1, 2), (1, 1, 0), (3, 2, 1)])
+@pytest.mark.parametrize("name", GROUPS)
+def test_group_convolutions(name, window, dtype):
+    group, (kernel, stride, padding) = GROUPS[name], window
+    fn.manual_seed(0)
+    lift = LIFTING[name](3, 4, kernel, stride, padding, dtype=dtype)
+    conv = ON_GROUP[name](4, 2, kernel, 1, padding, dtype=dtype)
+    x = normal(2, 3, 9, 7, dtype=dtype)
+    y = lift(x).numpy()
+    close(y, naive(lift, x, group), dtype)
+    if min(y.shape[-2:]) + 2 * padding < kernel:
+        return
+    z = conv(y).numpy()
+    assert z.shape[:3] == (2, 2, group.order)
+    close(z, naive(conv, y, group), dtype, 4)
+    for g in range(group.order):
+        close(lift(group.act(x, g)), group.act_on_maps(y, g), dtype)
+        close(conv(np.ascontiguousarray(group.act_on_maps(y, g))), group.act_on_maps(z, g), dtype,
+              4)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_whole_network_is_invariant(name):
+    group = GROUPS[name]
+    fn.manual_seed(0)
+    net = nn.Sequential(
+        LIFTING[name](1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool3d((1, 2, 2)),
+        ON_GROUP[name](4, 6, 3, padding=1), nn.BatchNorm3d(6), nn.ReLU(), nn.GlobalPool("max"),
+        nn.Linear(6, 3),
+    ).to(np.float64)  # fmt: skip
+    x = normal(5, 1, 8, 8)
+    net.train()(x)
+    y = net.eval()(x).numpy()
+    for g in range(group.order):
+        close(net(group.act(x, g)), y)
+    assert np.abs(net(np.flip(x, -1)).numpy() - y).max() > (0.01 if name == "p4" else -1)
+    assert np.ptp(y) > 0.01
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_group_gradients(name, isa):
+    group = GROUPS[name]
+    for lifting in (True, False):
+        table = symmetry.filter_table(name == "p4m", 2, lifting)
+        parts = () if lifting else (group.order,)
+        w = normal(2, 1, *parts, 2, 2)
+        assert fn.testing.gradcheck(lambda w, t=table: symmetry.kernel_orbit(w, t), [w])
+    layer = ON_GROUP[name](1, 2, 2, dtype=np.float64)
+    x = fn.tensor(normal(1, 1, group.order, 3, 3), requires_grad=True)
+    layer(x).sum().backward()
+    # Every weight meets as many pixels as there are windows, in each of the orientations.
+    assert layer.bias.grad.tolist() == [4 * group.order] * 2
+    expected = sum(
+        x.numpy()[0, 0][:, i : i + 2, j : j + 2].sum() for i in range(2) for j in range(2)
+    )
+    assert layer.weight.grad.numpy()[0].sum() == pytest.approx(expected * group.order)
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: nn.P4ConvZ2(1, 1, 0), "P4ConvZ2: kernel_size=0, expected at least 1"),
+        (
+            lambda: nn.P4ConvZ2(2, 1, 3)(np.zeros((1, 1, 4, 4), np.float32)),
+            r"P4ConvZ2: input has shape \(1, 1, 4, 4\), expected \(N, 2, H, W\)",
+        ),
+        (
+            lambda: nn.P4ConvP4(2, 1, 3)(np.zeros((1, 2, 8, 4, 4), np.float32)),
+            r"P4ConvP4: input has shape \(1, 2, 8, 4, 4\), expected \(N, 2, 4, H, W\)",
+        ),
+        (
+            lambda: nn.P4MConvZ2(1, 1, 3, 2)(np.zeros((1, 1, 9, 8), np.float32)),
+            r"windows of 3 with stride=2 and padding=0 leave 1 of 8 positions over",
+        ),
+        (
+            lambda: nn.P4ConvZ2(1, 1, 5)(np.zeros((1, 1, 3, 3), np.float32)),
+            "conv2d: the output would have size",
+        ),
+    ],
+)
+def test_what_group_convolutions_refuse(build, text):
+    with pytest.raises(ValueError, match=text):
+        build()
+
+
+def test_empty_batches_and_repr():
+    layer = nn.P4MConvP4M(2, 3, 3, bias=False)
+    assert layer(np.zeros((0, 2, 8, 5, 5), np.float32)).shape == (0, 3, 8, 3, 3)
+    assert repr(layer) == "P4MConvP4M(2, 3, kernel_size=3, stride=1, padding=0, bias=False)"
+    assert {n: a.shape for n, a in nn.P4ConvP4(2, 3, 3).state_dict().items()} == {
+        "weight": (3, 2, 4, 3, 3), "bias": (3,),
+    }  # fmt: skip
+
+
+# ---- pooling over transformed inputs -------------------------------------------------------------
+
+
+def images(group, x):
+    if group == "mirror":
+        return [x, np.flip(x, -1)]
+    turns = [np.rot90(x, k, (-2, -1)) for k in range(4)]
+    return turns if group == "c4" else turns + [np.flip(t, -1) for t in turns]
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
+@pytest.mark.parametrize("group", ["mirror", "c4", "d4"])
+def test_group_pool(group, reduce, dtype):
+    fn.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 9, 4)
+    ).to(dtype)  # fmt: skip
+    pooled = nn.GroupPool(net, group, reduce)
+    x = normal(3, 2, 5, 5, dtype=dtype)
+    combine = {"mean": np.mean, "sum": np.sum, "max": np.max}[reduce]
+    y = pooled(x).numpy()
+    close(y, combine([net(one).numpy() for one in images(group, x)], axis=0), dtype, 4)
+    for one in images(group, x):
+        close(pooled(one), y, dtype, 4)
+    assert not np.allclose(net(np.flip(x, -1)).numpy(), net(x).numpy(), atol=1e-2)
+    assert set(pooled.state_dict()) == {f"module.{name}" for name in net.state_dict()}
+
+
+@pytest.mark.parametrize("group", ["mirror", "c4", "d4"])
+def test_group_pool_calls_its_module_once_and_passes_gradients(group):
+    calls = []
+    net = nn.Sequential(nn.Flatten(), nn.Linear(9, 2, dtype=np.float64), nn.Tanh())
+    net.register_forward_hook(lambda module, args, out: calls.append(out.shape))
+    pooled = nn.GroupPool(net, group, "max")
+    assert fn.testing.gradcheck(pooled, [normal(2, 1, 3, 3)])
+    assert set(calls) == {({"mirror": 2, "c4": 4, "d4": 8}[group] * 2, 2)}
+
+
+def test_group_pool_of_sequences():
+    pooled = nn.GroupPool(nn.Linear(5, 2, dtype=np.float64))
+    x = normal(3, 5)
+    close(pooled(x[:, ::-1]), pooled(x).numpy())
+
+
+def test_what_group_pool_refuses():
+    net = nn.Flatten()
+    with pytest.raises(ValueError, match="group='c3', expected 'mirror', 'c4' or 'd4'"):
+        nn.GroupPool(net, "c3")
+    with pytest.raises(ValueError, match="reduce='min', expected 'mean', 'sum' or 'max'"):
+        nn.GroupPool(net, "c4", "min")
+    with pytest.raises(TypeError, match="module must be a Module, got function"):
+        nn.GroupPool(normal)
+    x = np.zeros((1, 1, 3, 4), np.float32)
+    with pytest.raises(ValueError, match=r"shape \(1, 1, 3, 4\); group='c4' needs square images"):
+        nn.GroupPool(net, "c4")(x)
+    assert nn.GroupPool(net, "mirror")(x).shape == (1, 12)
+    with pytest.raises(ValueError, match="gave shape .* for a batch of 2, expected that many"):
+        nn.GroupPool(nn.Flatten(0))(x)
+    with pytest.raises(TypeError, match="gave a tuple, expected one Tensor"):
+        nn.GroupPool(nn.LSTM(4, 2))(x[0])
+    with pytest.raises(ValueError, match=r"input has shape \(4,\), expected \(N, ..., H, W\)"):
+        nn.GroupPool(net)(np.zeros(4, np.float32))
