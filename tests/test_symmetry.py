@@ -240,7 +240,7 @@ def test_what_mirror_layers_refuse(options, text):
 
 def test_what_mirror_layers_refuse_of_an_input():
     nn.MirrorConv2d(1, 1, 3, padding=((0, 1), 1))  # the other axis may differ
-    with pytest.raises(ValueError, match="axis='vertical', expected 'horizontal'$"):
+    with pytest.raises(ValueError, match=r"axis='vertical', expected 'horizontal'$"):
         nn.MirrorConv1d(1, 1, 3, axis="vertical")
     with pytest.raises(ValueError, match="padding='causal' is on one side alone"):
         nn.MirrorConv1d(1, 1, 3, padding="causal")
@@ -297,11 +297,10 @@ def naive(layer, x, group):
                          layer.padding)  # fmt: skip
         else:
             moved = group.act_on_maps(w, g)
-            y = sum(
-                F.conv2d(np.ascontiguousarray(x[:, :, s]), np.ascontiguousarray(moved[:, :, s]),
-                         None, layer.stride, layer.padding)  # fmt: skip
-                for s in range(group.order)
-            )
+            y = 0
+            for s in range(group.order):
+                part, kernel = (np.ascontiguousarray(a[:, :, s]) for a in (x, moved))
+                y = y + F.conv2d(part, kernel, None, layer.stride, layer.padding)
         maps.append(y + b[:, None, None])
     return np.stack(maps, 2)
 
@@ -456,7 +455,7 @@ def test_what_group_pool_refuses():
     with pytest.raises(ValueError, match=r"shape \(1, 1, 3, 4\); group='c4' needs square images"):
         nn.GroupPool(net, "c4")(x)
     assert nn.GroupPool(net, "mirror")(x).shape == (1, 12)
-    with pytest.raises(ValueError, match="gave shape .* for a batch of 2, expected that many"):
+    with pytest.raises(ValueError, match=r"gave shape .* for a batch of 2, expected that many"):
         nn.GroupPool(nn.Flatten(0))(x)
     with pytest.raises(TypeError, match="gave a tuple, expected one Tensor"):
         nn.GroupPool(nn.LSTM(4, 2))(x[0])
