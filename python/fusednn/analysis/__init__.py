@@ -3,10 +3,11 @@
 `check_equivariance` and `check_invariance` test a symmetry, `transforms` has the usual ones;
 `receptive_field` and `connections` tell what an output looks at; `summary` and `count_parameters`
 what it costs; `gradient_flow` and `bptt_terms` where gradients go; `feature_maps` and
-`attention_maps` what a network computes on its way. None of them changes the model.
+`attention_maps` what a network computes on its way; `plot` draws all this. None of them changes
+the model.
 """
 
-from . import transforms
+from . import plot, transforms
 from .equivariance import Report, check_equivariance, check_invariance
 from .flow import BpttTerms, GradientFlow, bptt_terms, gradient_flow
 from .maps import attention_maps, feature_maps
@@ -30,6 +31,7 @@ __all__ = [
     "count_parameters",
     "feature_maps",
     "gradient_flow",
+    "plot",
     "receptive_field",
     "summary",
     "transforms",
