@@ -241,7 +241,7 @@ def gradient_norms(steps: Mapping[str, Any]) -> Any:
         axes.plot(shown, color=colour, marker=mark, markevery=max(1, len(norms) // 12), label=name)
     axes.set_yscale("log")
     axes.set_xlabel("time step t")
-    axes.set_ylabel(r"norm of $\partial E\,/\,\partial h_t$")
+    axes.set_ylabel("norm of the gradient of the state at t")
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
