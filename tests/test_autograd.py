@@ -1034,3 +1034,50 @@ def test_random_networks_have_torchs_gradients(steps, seed):
         expected = other.grad.numpy()
         atol = 1e-10 * abs(expected).max() + 1e-13
         np.testing.assert_allclose(mine.grad.numpy(), expected, rtol=1e-8, atol=atol)
+
+
+# ---- gradients of parts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [0, 1, 2],  # every row, once
+        [2, 0],  # rows missing
+        [0, 0, 1, 2],  # a row twice
+        [-1, 0, 1],
+        [slice(0, 2), slice(1, 3)],  # overlapping
+        [(0, 1), (slice(None), 2), (..., 0), None],
+        [slice(None, None, 2), 1, (2, slice(None), 3)],
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_parts_of_a_tensor_add_up(indices, whole, leaf):
+    """As many zeros and sums of whole arrays, however the parts' gradients are gathered."""
+    data = np.random.default_rng(0).standard_normal((3, 4, 5))
+
+    def f(x):
+        y = x if leaf else x * 2
+        total = sum(((k + 1) * y[index].square()).sum() for k, index in enumerate(indices))
+        return total + (y * y * y).sum() if whole else total
+
+    assert fn.testing.gradcheck(f, data)
+    x = fn.tensor(data, requires_grad=True)
+    parts = [x[index] for index in indices]
+    sum(part.sum() for part in parts).backward()
+    expected = np.zeros(data.shape)
+    for index in indices:
+        expected[index] += 1
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
+def test_hooks_see_the_whole_gradient_of_parts():
+    x = fn.tensor(np.ones((2, 3)), requires_grad=True)
+    seen = []
+    y = x * 1
+    y.register_hook(lambda grad: seen.append(grad.numpy().copy()))
+    x.register_hook(lambda grad: seen.append(grad.numpy().copy()))
+    (y[0].sum() + y[1, :2].sum()).backward()
+    np.testing.assert_array_equal(seen[0], [[1, 1, 1], [1, 1, 0]])
+    np.testing.assert_array_equal(seen[1], seen[0])

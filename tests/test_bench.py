@@ -33,7 +33,9 @@ from fusednn.testing import cases, reference_pool
 from fusednn.testing.cases import CONV_TEST, POOL_TEST
 
 ALONE = peers.load([], threads=1)
+ATTENTION_TEST = cases.TEST["attention"]
 TINY_CONV, TINY_POOL = cases.CONV_BENCH[13], cases.POOL_BENCH[3]
+TINY_RECURRENT = cases.RecurrentCase(4, 3, 5, 8)
 
 
 def parsed(*arguments):
@@ -81,7 +83,7 @@ def test_cases_are_matched_by_name_and_direction():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--op", "convolution"], "'convolution' is none of conv, pool"),
+        (["--op", "convolution"], f"'convolution' is none of {', '.join(cases.BENCH)}"),
         (["--peers", "torch,numpy"], "'numpy' is none of torch, torch-cl, ort, jax"),
         (["--cases", "("], "'(' is no regular expression"),
         (["--threads", "0"], "must be at least 1, got 0"),
@@ -154,7 +156,9 @@ UNABLE = {(peer, WIDE.name) for peer in ("torch", "torch-cl", "jax")} | {("jax",
 @pytest.mark.parametrize("name", INSTALLED)
 @pytest.mark.parametrize("direction", ["fwd", "fwdbwd"])
 @pytest.mark.parametrize(
-    "case", [TINY_CONV, TINY_POOL, *CONV_TEST[4:], *POOL_TEST[2:]], ids=lambda case: case.name
+    "case",
+    [TINY_CONV, TINY_POOL, *CONV_TEST[4:], *POOL_TEST[2:], *ATTENTION_TEST[1:]],
+    ids=lambda case: case.name,
 )
 def test_peers_and_we_give_the_same_answers(case, direction, name):
     """The peers' own code is trusted, so this tests how each is called, and the oracles."""
@@ -297,7 +301,7 @@ def test_rounding_passes_and_nothing_else():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_shifted_result_is_no_rounding(op, dtype):
     """The tolerance must tell a misplaced element from rounding on every timed shape's kind."""
-    case = {"conv": TINY_CONV, "pool": TINY_POOL}[op]
+    case = min(cases.BENCH[op], key=lambda case: case.bytes("fwd"))
     for direction in ("fwd", "fwdbwd"):
         work = runner.PREPARE[op](case, direction, np.dtype(dtype), ALONE)
         call = work.calls[OURS]

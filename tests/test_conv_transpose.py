@@ -79,6 +79,21 @@ def test_values_and_gradients(case, isa, dtype):
             )
 
 
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("stride", [1, 2, (4, 3)])
+def test_direct_and_product_agree(groups, stride, isa, dtype):
+    """Whichever would be chosen: few output channels, depthwise, each bias in its place."""
+    x, w, b = (normal(*shape, dtype=dtype, seed=2) for shape in (
+        (2, 8, 9, 11), (8, 1, 4, 3), (groups,)))  # fmt: skip
+    for bias in (b, None):
+        direct, product = (
+            F.conv_transpose2d(x, w, bias, stride, 1, groups=groups, algorithm=algorithm)
+            for algorithm in ("direct", "implicit_gemm")
+        )
+        tolerance = 1e-5 if dtype == "float32" else 1e-13
+        np.testing.assert_allclose(direct, product, rtol=0, atol=tolerance * 10)
+
+
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "winograd"])
 def test_algorithms(algorithm, isa):
     x, w, b = normal(2, 16, 9, 8), normal(16, 18, 3, 3, seed=1), normal(18, seed=2)
@@ -199,6 +214,10 @@ _X, _W = np.ones((1, 3, 4, 4)), np.ones((3, 2, 3, 3))
         (lambda: F.conv_transpose2d(_X, _W.astype("f4")), TypeError, ["weight", "float32"]),
         (lambda: F.conv_transpose2d(_X.astype(int), _W), TypeError, ["input", "int64"]),
         (lambda: F.conv_transpose2d(_X, _W, algorithm="fft"), ValueError, ["algorithm", "'fft'"]),
+        (lambda: F.conv_transpose2d(_X, np.ones((3, 5, 3, 3)), algorithm="direct"), ValueError,
+         ["at most 4 output channels per group", "3 input and 5 output channels in 1 groups"]),
+        (lambda: F.conv_transpose2d(_X, _W, stride=2, algorithm="winograd"), ValueError,
+         ["'winograd' needs a 3 x 3 or 5 x 5 kernel"]),
         (lambda: F.conv_transpose2d(_X, np.ones((3, 2, 0, 3))), ValueError, ["at least 1"]),
     ],
 )  # fmt: skip

@@ -221,3 +221,17 @@ def test_kernels_do_not_rely_on_what_memory_holds(isa):
     plain = python(DIGEST, FUSEDNN_ISA=isa, FUSEDNN_POISON_MEMORY="0")
     assert plain.endswith(isa)
     assert python(DIGEST, FUSEDNN_ISA=isa, FUSEDNN_POISON_MEMORY="1") == plain
+
+
+def test_results_that_python_fills():
+    for shape in ((), (0,), (3, 4), (2, 3, 4, 5, 1, 1, 1, 1), (300, 300)):
+        for is_double in (False, True):
+            a = _core.empty(shape, is_double)
+            assert a.shape == shape
+            assert a.dtype == (np.float64 if is_double else np.float32)
+            assert a.flags.c_contiguous
+            assert a.flags.writeable
+    with pytest.raises(ValueError, match="more than 8 dimensions"):
+        _core.empty((1,) * 9, False)
+    with pytest.raises(TypeError, match="empty: shape must be"):
+        _core.empty("3", False)

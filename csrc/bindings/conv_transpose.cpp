@@ -40,7 +40,7 @@ py::object conv_transpose_forward(int spatial, py::handle input_object, py::hand
     ops::ConvShapes shapes = shapes_of(spatial, ops::shape_of(input.view()),
                                        ops::shape_of(weight.view()), bias ? &bias_shape : nullptr,
                                        {stride, padding, output_padding, dilation, groups});
-    ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_input, shapes.params);
+    ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_input, shapes.params, true);
     void* output;
     py::object result =
         new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
@@ -64,7 +64,7 @@ py::object conv_transpose_backward_input(int spatial, py::handle grad_object,
     ops::ConvShapes shapes = shapes_of(spatial, input, ops::shape_of(weight.view()), nullptr,
                                        {stride, padding, output_padding, dilation, groups});
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
-    ops::choose_algorithm(op, algorithm, ops::ConvPass::forward, shapes.params);
+    ops::choose_algorithm(op, algorithm, ops::ConvPass::forward, shapes.params, true);
     void* output;
     py::object result = new_array(grad.dtype(), int(input.size()), input.data(), &output);
     {
@@ -87,7 +87,7 @@ py::object conv_transpose_backward_weight(int spatial, py::handle grad_object,
     ops::ConvShapes shapes = shapes_of(spatial, ops::shape_of(input.view()), weight, nullptr,
                                        {stride, padding, output_padding, dilation, groups});
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
-    ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_weight, shapes.params);
+    ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_weight, shapes.params, true);
     void* output;
     py::object result = new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
     {

@@ -5,9 +5,11 @@
 #include <map>
 #include <string>
 
+#include "bindings/array.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
 #include "core/dispatch.h"
+#include "core/errors.h"
 #include "core/memory.h"
 #include "core/threads.h"
 #include "cuda/device.h"
@@ -63,6 +65,17 @@ std::map<std::string, std::string> build_info() {
             {"cuda kernels", cuda::compiled() ? "yes" : "no"}};
 }
 
+// A result that Python fills, in recycled memory.
+py::object empty(py::handle shape_object, bool is_double) {
+    const ops::Shape shape = to_shape(shape_object, "empty", "shape");
+    if (shape.size() > std::size_t(kMaxDims)) {
+        throw Error("empty: shape " + ops::text(shape) + " has more than " +
+                    std::to_string(kMaxDims) + " dimensions");
+    }
+    void* data;
+    return new_array(is_double ? DType::f64 : DType::f32, int(shape.size()), shape.data(), &data);
+}
+
 std::map<std::string, i64> memory() {
     const MemoryStats stats = memory_stats();
     return {{"in_use", stats.in_use}, {"cached", stats.cached}, {"limit", stats.limit}};
@@ -93,6 +106,7 @@ void init_runtime(py::module_& m) {
     m.def("usable_isas", &usable_isas);
     m.def("compiled_isas", &compiled_isas);
     m.def("set_isa", &set_isa);
+    m.def("empty", &empty);
     m.def("memory_stats", &memory);
     m.def("empty_cache", &memory_empty_cache, py::call_guard<py::gil_scoped_release>());
     m.def("build_info", &build_info);

@@ -11,7 +11,9 @@ enum class ConvPass { forward, backward_input, backward_weight };
 // Fills params.algorithm. `wanted` is "auto", "implicit_gemm", "winograd" or "direct"; Error if it
 // is none of them or does not apply to this convolution. The weight gradient has no Winograd form:
 // with "winograd" it takes the implicit product.
-void choose_algorithm(const char* op, const std::string& wanted, ConvPass pass, ConvParams& params);
+// `transposed`: the op is a transposed convolution, whose forward pass is `backward_input`.
+void choose_algorithm(const char* op, const std::string& wanted, ConvPass pass, ConvParams& params,
+                      bool transposed = false);
 
 const char* algorithm_name(ConvAlgorithm algorithm);
 // One sentence: why choose_algorithm(..., "auto", pass, params) chose what it did.

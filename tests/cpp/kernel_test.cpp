@@ -19,19 +19,11 @@ struct Group {
 };
 
 const Group groups[] = {
-    {"gemm", test_gemm},
-    {"conv", test_conv},
-    {"unfold", test_unfold},
-    {"transpose", test_transpose},
-    {"pool", test_pool},
-    {"activation", test_activation},
-    {"unary", test_unary},
-    {"norm", test_norm},
-    {"average", test_average},
-    {"embedding", test_embedding},
-    {"softmax", test_softmax},
-    {"cross_entropy", test_cross_entropy},
-    {"optim", test_optim},
+    {"gemm", test_gemm},           {"conv", test_conv},       {"unfold", test_unfold},
+    {"transpose", test_transpose}, {"pool", test_pool},       {"activation", test_activation},
+    {"unary", test_unary},         {"norm", test_norm},       {"average", test_average},
+    {"embedding", test_embedding}, {"softmax", test_softmax}, {"cross_entropy", test_cross_entropy},
+    {"attention", test_attention}, {"optim", test_optim},     {"recurrent", test_recurrent},
 };
 
 void run(const Group& group) {

@@ -10,6 +10,7 @@
 // difference is mostly rounding error (of O, above all). But the row's dS add up to 0: such a key
 // gets what the others lack, in a pass behind the others (`finish`). The sum is exact to its own
 // size, so gradients of nearly one-hot rows keep their digits.
+#include "cpu/attention/few.h"
 #include "cpu/attention/gradient.h"
 #include "cpu/kernels.h"
 
@@ -246,7 +247,9 @@ void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>
         FlushDenormals flush;
         const GradientScratch<T> mine(p, scratch.slot(slot));
         const i64 kv = task / parts;
-        backward_part(call, get_sequence(p, kv / p.kv_heads), kv % p.kv_heads, task % parts, mine);
+        const Sequence s = get_sequence(p, kv / p.kv_heads);
+        if (few_queries(p)) return few_backward(call, s, kv % p.kv_heads, mine);
+        backward_part(call, s, kv % p.kv_heads, task % parts, mine);
     });
     parallel(tasks, slots, [&](i64 task, int) {
         FlushDenormals flush;

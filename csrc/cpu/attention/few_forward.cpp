@@ -58,13 +58,14 @@ class FewForward {
         const i64 first = begin / kLanes<T> * kLanes<T>;
         with_rows(rows, [&](auto count) {
             dot_rows<decltype(count)::value>(p_.dim, state_.queries, state_.query_stride, k, first,
-                                             end, key_factor(p_), buffer_);
+                                             end, key_factor(p_), buffer_, kFewStride);
         });
         const ScoreSpan span = scores_.span(0, rows, keys, key0);
         for (i64 i = 0; i < rows; ++i) weights(i, span);
         with_rows(rows, [&](auto count) {
-            add_weighted<decltype(count)::value>(p_.value_dim, buffer_, v, begin, end, careful,
-                                                 state_.sums_of_values, state_.value_stride);
+            add_weighted<decltype(count)::value>(p_.value_dim, buffer_, kFewStride, v, begin, end,
+                                                 careful, state_.sums_of_values,
+                                                 state_.value_stride);
         });
     }
 

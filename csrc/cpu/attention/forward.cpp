@@ -38,7 +38,7 @@ Head<T> pack_head(const AttentionParams<T>& p, const Sequence& s, i64 kv_head, T
     head.keys = dst;
     head.values = dense_rows(rows_of(p.value, s.batch, kv_head, s.key0), s.keys, p.value_dim,
                              dst + packed_size<T>(p.keys, p.dim));
-    head.careful = is_masked(p) && !all_finite(head.values, s.keys, p.value_dim);
+    head.careful = is_masked(p) && !all_finite(head.values, s.keys);
     return head;
 }
 

@@ -65,6 +65,14 @@ struct GradientCall {
 template <class T>
 void bias_gradient(const GradientCall<T>& call);
 
+template <class T>
+struct GradientScratch;
+
+// All gradients of few queries (few.h) and of a head's keys, peaks apart.
+template <class T>
+void few_backward(const GradientCall<T>& call, const Sequence& s, i64 kv_head,
+                  const GradientScratch<T>& scratch);
+
 // Scratch of one thread.
 template <class T>
 struct GradientScratch {
@@ -118,8 +126,7 @@ struct HeadInputs {
                              scratch.queries);
         grads = dense_rows(rows_of(call.g.grad, s.batch, head, s.query0), s.queries, p.value_dim,
                            scratch.grads);
-        careful = is_masked(p) && !(all_finite(queries, s.queries, p.dim) &&
-                                    all_finite(grads, s.queries, p.value_dim));
+        careful = is_masked(p) && !(all_finite(queries, s.queries) && all_finite(grads, s.queries));
         const Rows<T> outputs = rows_of(call.g.output, s.batch, head, s.query0);
         for (i64 i = 0; i < s.queries; ++i) {
             Vec<T> sum{};
@@ -156,7 +163,7 @@ struct KeyBlock {
         packed_keys = scratch.packed_keys;
         packed_values = scratch.packed_values;
         rows = dense_rows(keys, count, p.dim, scratch.keys);
-        careful = is_masked(p) && !all_finite(rows, count, p.dim);
+        careful = is_masked(p) && !all_finite(rows, count);
     }
 };
 

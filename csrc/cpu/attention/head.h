@@ -71,24 +71,20 @@ inline Rows<T> dense_rows(const Rows<T>& rows, i64 count, i64 dim, T* dst) {
     return {dst, stride};
 }
 
-// Whether rows of a dense matrix hold only numbers.
+// Whether `count` dense rows hold only numbers.
 template <class T>
-inline bool all_finite(const Rows<T>& rows, i64 count, i64 dim) {
+inline bool all_finite(const Rows<T>& rows, i64 count) {
     constexpr int lanes = kLanes<T>;
-    Vec<T> bad[2] = {};
-    for (i64 row = 0; row < count; ++row) {
-        const T* p = rows[row];
-        i64 at = 0;
-        // x * 0 is NaN for NaN and infinity, and sums keep that.
-        for (; at + 2 * lanes <= dim; at += 2 * lanes) {
-            bad[0] += load(p + at) * T(0);
-            bad[1] += load(p + at + lanes) * T(0);
-        }
-        for (; at < dim; at += lanes) {
-            bad[0] += load_partial(p + at, min_of(dim - at, i64(lanes))) * T(0);
-        }
+    // x * 0 is NaN for NaN and infinity, and sums keep that.
+    Vec<T> sums[4] = {};
+    const i64 size = count * rows.stride;
+    i64 at = 0;
+    for (; at + 4 * lanes <= size; at += 4 * lanes) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) sums[i] += load(rows.data + at + i * lanes) * T(0);
     }
-    const T sum = sum_lanes<T>(bad[0] + bad[1]);
+    for (; at < size; at += lanes) sums[0] += load(rows.data + at) * T(0);
+    const T sum = sum_lanes<T>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     return sum == sum;
 }
 

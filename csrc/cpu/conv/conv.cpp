@@ -23,7 +23,7 @@ namespace FUSEDNN_ISA {
 namespace {
 
 // Cycles that the two forms of the product take, counted in vectors: multiply-adds, packing, and
-// what each tile costs besides. The constants are measured (bench/lab/README.md).
+// what each tile costs besides. The constants are measured (docs/kernels/conv.md).
 template <class T>
 FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
     if (!channel_lanes_apply(p) || p.row_group > 1) return false;

@@ -3,14 +3,15 @@
 //   pass 1   for each step, last to first:  dh += d_out;  dh = dh W_hr if the layer projects
 //                                           the cell, unit by unit: d_gates, dc
 //                                           dh of the step before = d_gates W_hh
-//   pass 2   all steps at once:  d_x = d_gates W_ih,  d_W_ih = d_gates^T x,
-//                                d_W_hh = d_gates^T h_before,  d_b = column sums of d_gates
+//            d_x = d_gates W_ih here for wide batches (fuses_input), else in pass 2
+//   pass 2   all steps at once (gradients.cpp):  d_W_ih = d_gates^T x,
+//            d_W_hh = d_gates^T h_before,  d_b = column sums of d_gates
 //
 // d_gates is (rows, 4 * hidden) in the weights' order for the LSTM and (rows, hidden) for an RNN.
 // For the GRU it is n, r, z, n * r: the middle two and the first or the last are then neighbours,
 // as the product with x (n) and the one with h (n * r) need them.
+#include "cpu/recurrent/gradients.h"
 #include "cpu/recurrent/product.h"
-#include "cpu/recurrent/rows.h"
 #include "cpu/vmath.h"
 
 namespace fusednn {
@@ -125,114 +126,6 @@ void add_output_grad(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, co
     }
 }
 
-// A product of pass 2: c (m, n) = a^T b for a (rows, m), b (rows, n).
-template <class T>
-void weight_grad(i64 rows, i64 m, i64 n, const T* a, i64 a_row, const T* b, T* c) {
-    GemmParams<T> g{};
-    g.m = m;
-    g.n = n;
-    g.k = rows;
-    g.a = a;
-    g.a_row = 1;
-    g.a_col = a_row;
-    g.b = b;
-    g.b_row = n;
-    g.b_col = 1;
-    g.c = c;
-    g.ldc = n;
-    gemm(g);
-}
-
-// dx (rows, inputs) = d_gates W_ih, or += it.
-template <class T>
-void input_grad(const RecurrentParams<T>& p, i64 gates, const T* d_gates, i64 d_row, const T* w_ih,
-                T* dx, bool accumulate) {
-    GemmParams<T> g{};
-    g.m = p.rows;
-    g.n = p.inputs;
-    g.k = gates * p.hidden;
-    g.a = d_gates;
-    g.a_row = d_row;
-    g.a_col = 1;
-    g.b = w_ih;
-    g.b_row = p.inputs;
-    g.b_col = 1;
-    g.c = dx;
-    g.ldc = p.inputs;
-    g.accumulate = accumulate;
-    gemm(g);
-}
-
-// d_x from the rows' gradient; 0 for steps that do not exist.
-template <class T>
-void scatter_input_grad(const RecurrentParams<T>& p, const RecurrentGrads<T>& g,
-                        const Rows<T>& rows, const T* dx) {
-    const std::size_t bytes = std::size_t(p.inputs) * sizeof(T);
-    if (!g.d_x_add && p.rows < p.steps * p.batch) {
-        for (i64 t = 0; t < p.steps; ++t) {
-            for (i64 i = rows.active(t); i < p.batch; ++i) {
-                __builtin_memset(g.d_x + t * p.x_step + rows.sequence(i) * p.x_row, 0, bytes);
-            }
-        }
-    }
-    rows.for_inputs([&](i64 row, i64 at) {
-        const T* from = dx + row * p.inputs;
-        T* to = g.d_x + at;
-        if (!g.d_x_add) {
-            __builtin_memcpy(to, from, bytes);
-            return;
-        }
-        for_units<T>(p.inputs, [&](i64 i, auto lanes) {
-            lanes.store(to + i, lanes.load(to + i) + lanes.load(from + i));
-        });
-    });
-}
-
-template <class T>
-void input_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const Rows<T>& rows,
-                const T* d_gates, i64 d_row) {
-    const bool in_place = rows.in_place(), is_gru = p.cell == Cell::gru;
-    const i64 first_gates = is_gru ? 2 : gates_of(p.cell);
-    const T* first = is_gru ? d_gates + p.hidden : d_gates;  // r, z of a GRU; its n stands in front
-    const i64 rest = first_gates * p.hidden * p.inputs;
-    if (g.d_w_ih) {
-        Workspace<T> gathered(in_place ? 0 : p.rows * p.inputs);
-        if (!in_place) rows.gather(gathered.get());
-        const T* x = in_place ? p.x : gathered.get();
-        weight_grad(p.rows, first_gates * p.hidden, p.inputs, first, d_row, x, g.d_w_ih);
-        if (is_gru) weight_grad(p.rows, p.hidden, p.inputs, d_gates, d_row, x, g.d_w_ih + rest);
-    }
-    if (g.d_x) {
-        Workspace<T> dx(in_place ? 0 : p.rows * p.inputs);
-        T* to = in_place ? g.d_x : dx.get();
-        input_grad(p, first_gates, first, d_row, p.w_ih, to, in_place && g.d_x_add);
-        if (is_gru) input_grad(p, 1, d_gates, d_row, p.w_ih + rest, to, true);
-        if (!in_place) scatter_input_grad(p, g, rows, to);
-    }
-}
-
-template <class T>
-void bias_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const T* d_gates,
-               i64 d_row) {
-    if (!g.d_b_ih && !g.d_b_hh) return;
-    const std::size_t hidden = std::size_t(p.hidden) * sizeof(T);
-    Workspace<T> sums(d_row);
-    const T* s = sums.get();
-    // Of the padding as well, which nobody looks at.
-    bias_grad(p.rows, d_row, 1, d_gates, sums.get());
-    if (p.cell != Cell::gru) {
-        const std::size_t all = std::size_t(gates_of(p.cell)) * hidden;
-        if (g.d_b_ih) __builtin_memcpy(g.d_b_ih, s, all);
-        if (g.d_b_hh) __builtin_memcpy(g.d_b_hh, s, all);
-        return;
-    }
-    if (g.d_b_ih) {
-        __builtin_memcpy(g.d_b_ih, s + p.hidden, 2 * hidden);
-        __builtin_memcpy(g.d_b_ih + 2 * p.hidden, s, hidden);
-    }
-    if (g.d_b_hh) __builtin_memcpy(g.d_b_hh, s + p.hidden, 3 * hidden);
-}
-
 }  // namespace
 
 template <class T>
@@ -250,11 +143,15 @@ void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g)
     Workspace<T> inner_dh(p.w_hr ? p.batch * state_row : 0);
     Workspace<T> outer_dh(p.w_hr ? p.rows * p.outputs : 0);
     Workspace<T> unprojected(p.w_hr ? p.rows * p.hidden : 0);
-    const i64 uses = g.d_h0 ? p.steps : p.steps - 1;
-    const StepProduct<T> by_hh(uses, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh,
+    const StepProduct<T> by_hh(p.steps, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh,
                                p.outputs, 1);
     const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.hidden : 0, p.outputs,
                                p.w_hr, p.hidden, 1);
+    const bool in_place = rows.in_place(), fused = g.d_x && fuses_input(p);
+    Workspace<T> own_dx(g.d_x && !in_place ? p.rows * p.inputs : 0);
+    T* dx = in_place ? g.d_x : own_dx.get();
+    const StepProduct<T> by_ih(fused ? p.steps : 0, p.batch, 1, p.inputs,
+                               gates_of(p.cell) * p.hidden, p.w_ih, p.inputs, 1);
     for (i64 n = p.steps - 1; n >= 0; --n) {
         const i64 t = rows.time(n), active = rows.active(t), start = rows.start(t);
         add_output_grad(p, g, rows, t, dh.get());
@@ -278,19 +175,18 @@ void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g)
             by_hh.multiply(active, s.d_gates + (is_gru ? p.hidden : 0), d_row, dh.get(), state_row,
                            is_gru);
         }
+        if (fused) {
+            by_ih.multiply(active, s.d_gates, d_row, dx + start * p.inputs, p.inputs,
+                           in_place && g.d_x_add);
+        }
     }
     rows.store_state(dh.get(), p.outputs, g.d_h0);
     if (is_lstm) rows.store_state(dc.get(), p.hidden, g.d_c0);
-    input_pass(p, g, rows, d_gates.get(), d_row);
-    if (g.d_w_hh) {
-        weight_grad(p.rows, gates_of(p.cell) * p.hidden, p.outputs,
-                    d_gates.get() + (is_gru ? p.hidden : 0), d_row, h_before, g.d_w_hh);
-    }
+    recurrent_gradients(p, g, rows, d_gates.get(), h_before, dx, fused);
     if (g.d_w_hr) {
-        weight_grad(p.rows, p.outputs, p.hidden, outer_dh.get(), p.outputs, unprojected.get(),
-                    g.d_w_hr);
+        projection_gradient(p.rows, p.outputs, p.hidden, outer_dh.get(), unprojected.get(),
+                            g.d_w_hr);
     }
-    bias_pass(p, g, d_gates.get(), d_row);
 }
 
 #define FUSEDNN_RECURRENT_BACKWARD(T) \

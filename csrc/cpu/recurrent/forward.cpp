@@ -168,11 +168,11 @@ void prefetch_gates(Cell cell, const Step<T>& s, i64 first, i64 count) {
 // One step: the products and the cell, block of units by block of units.
 template <class T>
 void step(Cell cell, const Step<T>& s, const typename StepProduct<T>::Factor* factors, int count,
-          bool backwards) {
+          bool backwards, InputAhead<T>* ahead) {
     const i64 cost = s.rows * s.hidden * kUnitCost, width = gates_of(cell) * s.hidden;
     if (count > 0 && !factors[0].product->in_place()) {
         return StepProduct<T>::by_blocks(
-            s.rows, factors, count, cost, backwards,
+            s.rows, factors, count, cost, backwards, ahead,
             [&](i64 first, i64 units) {
                 if (s.given) prefetch_gates(cell, s, first, units);
             },
@@ -194,18 +194,6 @@ void step(Cell cell, const Step<T>& s, const typename StepProduct<T>::Factor* fa
         const Products<T> part{count > 0 ? product.get() + first : nullptr, width, s.hidden};
         cell_units(cell, s, part, first, min_of(block, s.hidden - first));
     });
-}
-
-// Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:
-// it then never leaves L1. Every step reads W_ih again for that, which a batch makes up for if it
-// does enough with what it reads: 115 GFLOP/s with n rows take 230 / n GB/s. (A GRU needs the two
-// parts of n apart.)
-template <class T>
-bool fuses_input(const RecurrentParams<T>& p) {
-    const i64 bytes = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
-    constexpr i64 in_l2 = 768 * 1024, in_l3 = 12 * 1024 * 1024;
-    const i64 rows = bytes <= in_l2 ? kNarrowRows + 1 : bytes <= in_l3 ? 12 : 48;
-    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace + 1;
 }
 
 // b_ih + b_hh, but for a GRU's b_hn, which stands inside the product with r.
@@ -250,6 +238,20 @@ void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const
     }
 }
 
+// What is the same in every step.
+template <class T>
+Step<T> every_step(const RecurrentParams<T>& p, const Rows<T>& rows, const T* bias, bool keep) {
+    Step<T> s{};
+    s.hidden = p.hidden;
+    s.gates_row = p.gates_row;
+    s.given = !fuses_input(p);
+    s.bias = bias;
+    s.keep = keep;
+    s.state_row = rows.state_row();
+    s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
+    return s;
+}
+
 }  // namespace
 
 template <class T>
@@ -272,45 +274,41 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     Workspace<T> gathered(in_place ? 0 : p.rows * p.inputs);
     if (!in_place) rows.gather(gathered.get());
     const T* x = in_place ? p.x : gathered.get();
-    if (!fused) input_gates(p, x, given_bias, gates);
 
     Workspace<T> h(p.batch * state_row), c(is_lstm ? p.batch * state_row : 0);
     // h' before its projection, or of all units before it takes h's place.
     Workspace<T> next(p.batch * state_row);
     rows.load_state(p.h0, p.outputs, h.get());
     if (is_lstm) rows.load_state(p.c0, p.hidden, c.get());
-    // A state of zeros adds nothing to the first step.
-    const i64 uses = p.h0 ? p.steps : p.steps - 1;
     const StepProduct<T> by_ih(fused ? p.steps : 0, p.batch, groups, p.hidden, p.inputs, p.w_ih, 1,
                                p.inputs);
-    const StepProduct<T> by_hh(uses, p.batch, groups, p.hidden, p.outputs, p.w_hh, 1, p.outputs);
+    const StepProduct<T> by_hh(p.steps, p.batch, groups, p.hidden, p.outputs, p.w_hh, 1, p.outputs);
     const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden,
                                p.w_hr, 1, p.hidden);
+    const bool runs_ahead = InputAhead<T>::suits(p);
+    if (!fused && !runs_ahead) input_gates(p, x, given_bias, gates);
+    InputAhead<T> ahead(p, by_hh.panels(), x, given_bias, gates);
+    const bool overlap = by_hh.single(p.hidden * kUnitCost);
+    Step<T> s = every_step(p, rows, given_bias, to.reserve != nullptr);
+    s.c = c.get();
+    s.h = h.get();
+    s.out = next.get();
     for (i64 n = 0; n < p.steps; ++n) {
+        if (runs_ahead) ahead.begin_step(n, overlap);
         const i64 t = rows.time(n), active = rows.active(t), first = rows.start(t);
         if (h_before) {
             rows.keep_state(active, h.get(), p.outputs, h_before + first * p.outputs);
         }
-        Step<T> s;
         s.rows = active;
-        s.hidden = p.hidden;
         s.gates = gates + first * gates_row;
-        s.gates_row = gates_row;
-        s.given = !fused;
-        s.bias = given_bias;
-        s.keep = to.reserve != nullptr;
-        s.state_row = state_row;
-        s.c = c.get();
         s.c_before = c_before ? c_before + first * p.hidden : nullptr;
-        s.h = h.get();
-        s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
-        s.out = next.get();
         Factor factors[2];
         int count = 0;
         if (fused && in_place) factors[count++] = {&by_ih, x + t * p.x_step, p.x_row};
         if (fused && !in_place) factors[count++] = {&by_ih, x + first * p.inputs, p.inputs};
+        // A state of zeros adds nothing to the first step.
         if (n > 0 || p.h0) factors[count++] = {&by_hh, h.get(), state_row};
-        step(p.cell, s, factors, count, n % 2 == 1);
+        step(p.cell, s, factors, count, n % 2 == 1, runs_ahead ? &ahead : nullptr);
         if (p.w_hr) {
             by_hr.multiply(active, next.get(), state_row, h.get(), state_row, false);
         } else {

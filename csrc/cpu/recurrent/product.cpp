@@ -69,6 +69,46 @@ void narrow_tile(i64 k, bool backwards, const T* __restrict a, i64 a_row, const 
     }
 }
 
+// narrow_tile<T, 1> for all columns, the same chains of multiply-adds, with a piece of other work
+// in between: four rows of B, which come from a cache beyond L1, and one row of the piece at a
+// time.
+template <class T>
+void narrow_tile_ahead(i64 k, bool backwards, const T* __restrict a, const T* __restrict b, T* c,
+                       const Piece<T>& piece) {
+    constexpr int lanes = kLanes<T>, width = kNarrowVecs * lanes;
+    Vec<T> sum[2][kNarrowVecs] = {}, other[kAheadRows][2];
+    load_piece(piece, other);
+    const auto add = [&](i64 p, int s) {
+        const Vec<T> x = broadcast(a[p]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kNarrowVecs; ++v) {
+            sum[s][v] = multiply_add(x, load(b + p * width + v * lanes), sum[s][v]);
+        }
+    };
+    const i64 even = k / 2 * 2, both = min_of(k / 4, piece.k);
+    i64 p = backwards ? even - 2 : 0;
+    const i64 next = backwards ? -2 : 2;
+    if (backwards && even < k) add(even, 0);
+    for (i64 i = 0; i < both; ++i) {
+        add(p, 0);
+        add(p + 1, 1);
+        p += next;
+        add(p, 0);
+        add(p + 1, 1);
+        p += next;
+        multiply_piece(piece, i, other);
+    }
+    for (i64 i = 2 * both; i < even / 2; ++i, p += next) {
+        add(p, 0);
+        add(p + 1, 1);
+    }
+    for (i64 i = both; i < piece.k; ++i) multiply_piece(piece, i, other);
+    if (!backwards && even < k) add(even, 0);
+#pragma GCC unroll 4
+    for (int v = 0; v < kNarrowVecs; ++v) store(c + v * lanes, sum[0][v] + sum[1][v]);
+    store_piece(piece, other);
+}
+
 template <class T>
 void narrow_panel(i64 m, i64 k, bool backwards, const T* a, i64 a_row, const T* b, T* c, i64 ldc,
                   i64 cols, bool accumulate) {
@@ -210,6 +250,16 @@ void StepProduct<T>::panel(const Operand& a, i64 index, T* c, i64 ldc, i64 cols,
                                                              b + k0 * width_, width_, to);
         }
     }
+}
+
+template <class T>
+void StepProduct<T>::panel_ahead(const T* a, i64 index, T* c, bool backwards,
+                                 InputAhead<T>& ahead) const {
+    const T* b = packed_.get() + index * width_ * k_;
+    const Piece<T> piece = ahead.piece();
+    if (piece.k == 0) return narrow_panel(1, k_, backwards, a, k_, b, c, width_, width_, false);
+    narrow_tile_ahead(k_, backwards, a, b, c, piece);
+    ahead.advance(piece);
 }
 
 template <class T>

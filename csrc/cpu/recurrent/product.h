@@ -8,7 +8,8 @@
 // The columns of B may be several groups of n: the gates. They are then cut into blocks that hold
 // the same columns of each group, so that all gates of some units are made together.
 #pragma once
-#include "cpu/parallel.h"
+#include "cpu/recurrent/ahead.h"
+#include "cpu/recurrent/rows.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
@@ -42,11 +43,12 @@ class StepProduct {
     // The sum of one or two products with the same columns and the same most rows, block by block:
     // body(first, units, c, row, group) gets the columns [first, first + units) of each group, in
     // c[i * row + g * group + j] for j < units; before that, prefetch(first, units) is called.
-    // `extra` is what the body costs. Blocks run in parallel.
+    // `extra` is what the body costs. Blocks run in parallel. `ahead`, if not null, has pieces of
+    // work to run beside a product of one row.
     template <class Prefetch, class Body>
     static FUSEDNN_INLINE void by_blocks(i64 m, const Factor* factors, int count, i64 extra,
-                                         bool backwards, const Prefetch& prefetch,
-                                         const Body& body) {
+                                         bool backwards, InputAhead<T>* ahead,
+                                         const Prefetch& prefetch, const Body& body) {
         const StepProduct& lead = *factors[0].product;
         const StepProduct& last = *factors[count - 1].product;
         const i64 depth = lead.k_ + (count > 1 ? last.k_ : 0);
@@ -66,7 +68,11 @@ class StepProduct {
             for (i64 i = 0; i < groups; ++i) {
                 const i64 g = backwards ? groups - 1 - i : i;
                 const i64 index = block * groups + g;
-                lead.panel(lead_a, index, c + g * width, row, width, false, backwards);
+                if (ahead && slots == 1) {
+                    lead.panel_ahead(lead_a.data, index, c + g * width, backwards, *ahead);
+                } else {
+                    lead.panel(lead_a, index, c + g * width, row, width, false, backwards);
+                }
                 if (count > 1)
                     last.panel(last_a, index, c + g * width, row, width, true, backwards);
             }
@@ -74,6 +80,12 @@ class StepProduct {
         });
     }
     bool in_place() const { return in_place_; }
+    // Panels of B.
+    i64 panels() const { return blocks_ * groups_; }
+    // Whether by_blocks with one row and this product alone runs on one thread.
+    bool single(i64 extra) const {
+        return parallel_slots(blocks_, 2 * groups_ * n_ * k_ + extra) == 1;
+    }
 
   private:
     // A as the panels read it: copied into the tile's order where many panels read it.
@@ -90,6 +102,8 @@ class StepProduct {
     // One panel of C; `cols` of its columns are written.
     void panel(const Operand& a, i64 index, T* c, i64 ldc, i64 cols, bool accumulate,
                bool backwards) const;
+    // The same for one row, all columns, and a piece of other work beside it.
+    void panel_ahead(const T* a, i64 index, T* c, bool backwards, InputAhead<T>& ahead) const;
 
     const T* b_;
     i64 b_row_, b_col_;
@@ -100,6 +114,18 @@ class StepProduct {
     i64 blocks_;  // of columns; each has a panel for every group
     Workspace<T> packed_;
 };
+
+// Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:
+// it then never leaves L1. Every step reads W_ih again for that, which a batch makes up for if it
+// does enough with what it reads: 115 GFLOP/s with n rows take 230 / n GB/s. (A GRU needs the two
+// parts of n apart.)
+template <class T>
+bool fuses_input(const RecurrentParams<T>& p) {
+    const i64 bytes = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
+    constexpr i64 in_l2 = 768 * 1024, in_l3 = 12 * 1024 * 1024;
+    const i64 rows = bytes <= in_l2 ? kNarrowRows + 1 : bytes <= in_l3 ? 12 : 48;
+    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace;
+}
 
 }  // namespace FUSEDNN_ISA
 }  // namespace fusednn

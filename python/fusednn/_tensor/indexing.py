@@ -14,7 +14,17 @@ from numpy import ndarray
 
 from .arithmetic import operand, unbroadcast
 from .inplace import InPlace
-from .tape import Array, Gradients, Node, TensorBase, needs, raw, record, record_view
+from .tape import (
+    Array,
+    Gradients,
+    Node,
+    Slices,
+    TensorBase,
+    needs,
+    raw,
+    record,
+    record_view,
+)
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -56,9 +66,7 @@ def _view_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _slice_backward(node: Node, grad: Any) -> Gradients:
     index, shape = node.saved
-    full = np.zeros(shape, grad.dtype)
-    full[index] = grad
-    return (full,)
+    return (Slices(shape, ((index, grad),)),)
 
 
 def _gather_backward(node: Node, grad: Any) -> Gradients:

@@ -23,9 +23,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numpy import asarray, ndarray
+from numpy import array, asarray, empty, ndarray
 from numpy.typing import NDArray
 
+from .. import _core
 from .mode import grad_enabled
 
 if TYPE_CHECKING:
@@ -248,6 +249,55 @@ class Parts(tuple[Any, ...]):
         return Parts(
             a if b is None else b if a is None else a + b for a, b in zip(self, other, strict=True)
         )
+
+
+def new_result(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array of undefined contents for a result; floats of up to 8 axes in recycled memory, whose
+    pages the system need not provide anew."""
+    if dtype.char in "fd" and len(shape) <= 8:
+        return _core.empty(shape, dtype.char == "d")
+    return empty(shape, dtype)
+
+
+class Slices:
+    """The gradient of an array of which only parts have one so far: (index, gradient) pairs.
+
+    Taking three parts of an array and adding their gradients costs one array this way, where three
+    arrays of zeros and two sums of whole arrays would do no more. `dense` makes that array.
+    """
+
+    __slots__ = ("parts", "shape")
+    __array_ufunc__ = None  # array + Slices is decided here
+
+    def __init__(self, shape: tuple[int, ...], parts: tuple[tuple[Any, Any], ...]) -> None:
+        self.shape = shape
+        self.parts = parts
+
+    def __add__(self, other: Any) -> Any:
+        if type(other) is Slices:
+            return Slices(self.shape, self.parts + other.parts)
+        total = array(other)
+        for index, grad in self.parts:
+            total[index] += grad
+        return total
+
+    __radd__ = __add__
+
+    def dense(self) -> Array:
+        """The whole gradient, a new array."""
+        (index, grad), *others = self.parts
+        rows = {index for index, _ in self.parts if len(index) == 1 and type(index[0]) is int}
+        if len(rows) == len(self.parts) == self.shape[0] and min(rows)[0] >= 0:
+            out = new_result(self.shape, grad.dtype)  # each row has one, and is written once
+            for index, grad in self.parts:
+                out[index] = grad
+            return out
+        out = new_result(self.shape, grad.dtype)
+        out.fill(0)
+        out[index] = grad
+        for index, grad in others:
+            out[index] += grad
+        return out
 
 
 def record_outputs(

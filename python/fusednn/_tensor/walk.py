@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
-from .tape import SHARED, Hook, Node, TensorBase, raw, stale_view, wrap
+from .tape import SHARED, Hook, Node, Slices, TensorBase, raw, stale_view, wrap
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -49,6 +49,8 @@ def _walk(root: Node, grad: Any, leaves: dict[Any, Any], retain_graph: bool) -> 
     while heap:
         node = heappop(heap)[1]
         grad = grads.pop(node)
+        if type(grad) is Slices:
+            grad = grad.dense()
         edges = node.edges
         if not edges:
             raise RuntimeError(
@@ -78,6 +80,8 @@ def _walk(root: Node, grad: Any, leaves: dict[Any, Any], retain_graph: bool) -> 
                 else:
                     grads[edge] = prior + result
                 continue
+            if type(result) is Slices:
+                result = result.dense()
             prior = leaves.get(edge)
             if prior is None:
                 # A leaf keeps its gradient, so it must own it.

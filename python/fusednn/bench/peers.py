@@ -38,6 +38,7 @@ class Peers:
         op: str,
         inputs: Mapping[str, NDArray[Any]],
         constants: Mapping[str, NDArray[Any]],
+        opset: int = 20,
         **attributes: Any,
     ) -> Call:
         """A model of one node, run by onnxruntime; constants (weights) are in the model."""
@@ -52,8 +53,8 @@ class Peers:
             [helper.make_tensor_value_info("y", kind, None)],
             tensors,
         )
-        opset = helper.make_opsetid("", 20)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=9)
+        opset_id = helper.make_opsetid("", opset)
+        model = helper.make_model(graph, opset_imports=[opset_id], ir_version=9)
         options = self.ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1

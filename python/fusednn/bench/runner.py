@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 
 import fusednn as fn
-from fusednn.bench import ceilings, conv, machine, peers, pool, records, table
+from fusednn.bench import attention, ceilings, conv, machine, peers, pool, records, recurrent, table
 from fusednn.bench.measure import ROUNDS, Timing, alternate
 from fusednn.bench.work import OURS, Work, WrongAnswerError
 from fusednn.testing.cases import BENCH, Case, Direction
 
-PREPARE: dict[str, Callable[..., Work]] = {"conv": conv.prepare, "pool": pool.prepare}
+PREPARE: dict[str, Callable[..., Work]] = {
+    "conv": conv.prepare,
+    "pool": pool.prepare,
+    "attention": attention.prepare,
+    "recurrent": recurrent.prepare,
+}
 # More than this many running processes before we start are somebody else's.
 BUSY = 0.7
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record_outputs
+from .._tensor.tape import (
+    Array,
+    Gradients,
+    Node,
+    TensorBase,
+    new_result,
+    raw,
+    record_outputs,
+)
 
 Parts = Sequence[tuple[int, int]]
 
@@ -54,7 +62,7 @@ def _views(x: Array, parts: Parts, time_first: bool) -> tuple[Array, ...]:
 def _split_heads_backward(node: Node, grads: Any) -> Gradients:
     shape, parts, time_first = node.saved
     dtype = next(grad.dtype for grad in grads if grad is not None)
-    out = np.empty(shape, dtype)
+    out = new_result(shape, dtype)
     for view, grad in zip(_views(out, parts, time_first), grads, strict=True):
         view[...] = 0 if grad is None else grad
     return (out,)
@@ -77,7 +85,7 @@ def split_rows(input: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
 def _split_rows_backward(node: Node, grads: Any) -> Gradients:
     shape, ends = node.saved
     dtype = next(grad.dtype for grad in grads if grad is not None)
-    out = np.empty(shape, dtype)
+    out = new_result(shape, dtype)
     for begin, end, grad in zip((0, *ends[:-1]), ends, grads, strict=True):
         out[begin:end] = 0 if grad is None else grad
     return (out,)

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .cases_attention import ATTENTION_BENCH, ATTENTION_TEST
+
 Direction = Literal["fwd", "fwdbwd"]
 Shape = tuple[int, ...]
 Arrays = dict[str, NDArray[Any]]
@@ -192,6 +194,54 @@ class PoolCase:
 
 
 @dataclass(frozen=True)
+class RecurrentCase:
+    """One LSTM layer over a whole sequence, time-major, from a state of zeros."""
+
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+
+    op = "recurrent"
+
+    @property
+    def name(self) -> str:
+        return f"lstm T{self.steps} B{self.batch} I{self.inputs} H{self.hidden}"
+
+    def flops(self, direction: Direction) -> int:
+        """The products with both weights, at every step."""
+        rows = self.steps * self.batch
+        forward = 2 * rows * 4 * self.hidden * (self.inputs + self.hidden)
+        return forward if direction == "fwd" else 3 * forward
+
+    def bytes(self, direction: Direction, itemsize: int = 4) -> int:
+        """Input, weights and output once; a backward reads them again and writes as much.
+
+        What a step reads again, the recurrent weights, comes from a cache or not, as they fit.
+        """
+        rows, gates = self.steps * self.batch, 4 * self.hidden
+        weights = gates * (self.inputs + self.hidden + 2)
+        forward = itemsize * (rows * (self.inputs + self.hidden) + weights)
+        return forward if direction == "fwd" else 3 * forward
+
+    def arrays(self, dtype: DTypeLike = np.float32, seed: int = 0) -> Arrays:
+        """input, the four weights, uniform as a layer starts, and grad (of the output)."""
+        rng = np.random.default_rng(seed)
+        gates, bound = 4 * self.hidden, self.hidden**-0.5
+        weights = {
+            "weight_ih": (gates, self.inputs),
+            "weight_hh": (gates, self.hidden),
+            "bias_ih": (gates,),
+            "bias_hh": (gates,),
+        }
+        return {
+            "input": _normal(rng, (self.steps, self.batch, self.inputs), dtype),
+            **{name: rng.uniform(-bound, bound, s).astype(dtype) for name, s in weights.items()},
+            "grad": _normal(rng, (self.steps, self.batch, self.hidden), dtype),
+        }
+
+
+@dataclass(frozen=True)
 class GemmCase:
     """A matrix product (m, k) @ (k, n); a linear layer of n outputs on m rows."""
 
@@ -303,6 +353,19 @@ POOL_BENCH = [
     pool((64, 16, 8, 8), 2, stride=2),
 ]
 
+RECURRENT_BENCH = [
+    # A step of a stream: the weights are read for one sequence.
+    RecurrentCase(1, 1, 256, 256),
+    # One sequence: the recurrent weights in L2, and in L3.
+    RecurrentCase(100, 1, 128, 128),
+    RecurrentCase(200, 1, 512, 512),
+    # Training batches, up to weights as large as L3.
+    RecurrentCase(50, 32, 128, 128),
+    RecurrentCase(50, 64, 512, 512),
+    RecurrentCase(25, 16, 512, 512),
+    RecurrentCase(25, 16, 1024, 1024),
+]
+
 # ---- tested only ---------------------------------------------------------------------------------
 
 CONV_TEST = [
@@ -390,5 +453,27 @@ GEMM_TEST = [
     GemmCase(1000, 1, 64),
 ]
 
-BENCH: dict[str, Sequence[Case]] = {"conv": CONV_BENCH, "pool": POOL_BENCH}
-TEST: dict[str, Sequence[Case]] = {"conv": CONV_TEST, "pool": POOL_TEST, "gemm": GEMM_TEST}
+# One of everything, nothing of something, and sizes around a vector's width.
+RECURRENT_TEST = [
+    RecurrentCase(0, 2, 3, 4),
+    RecurrentCase(3, 0, 3, 4),
+    RecurrentCase(3, 2, 0, 4),
+    RecurrentCase(1, 1, 1, 1),
+    RecurrentCase(4, 1, 5, 31),
+    RecurrentCase(5, 7, 3, 33),
+    RecurrentCase(3, 18, 17, 16),
+]
+
+BENCH: dict[str, Sequence[Case]] = {
+    "conv": CONV_BENCH,
+    "pool": POOL_BENCH,
+    "attention": ATTENTION_BENCH,
+    "recurrent": RECURRENT_BENCH,
+}
+TEST: dict[str, Sequence[Case]] = {
+    "conv": CONV_TEST,
+    "pool": POOL_TEST,
+    "gemm": GEMM_TEST,
+    "attention": ATTENTION_TEST,
+    "recurrent": RECURRENT_TEST,
+}

@@ -37,9 +37,8 @@ def allowed(
             sequences = [(0, rows, 0, int(lengths[1][b]))]
         if cu_seqlens is not None:
             q, k = cu_seqlens
-            sequences = [
-                (int(q[n]), int(q[n + 1]), int(k[n]), int(k[n + 1])) for n in range(len(q) - 1)
-            ]
+            ends = (q[:-1], q[1:], k[:-1], k[1:])
+            sequences = [(int(a), int(b), int(c), int(d)) for a, b, c, d in zip(*ends, strict=True)]
         for q0, q1, k0, k1 in sequences:
             i = np.arange(q1 - q0)[:, None]
             j = np.arange(k1 - k0)[None, :]

@@ -42,7 +42,8 @@ i64 volume(const i64 (&size)[3]) {
 }
 
 std::string text(const ConvParams& p) {
-    std::string s = std::to_string(p.batch) + "x" + std::to_string(p.in_channels);
+    std::string s = p.algorithm == ConvAlgorithm::direct ? "direct " : "";
+    s += std::to_string(p.batch) + "x" + std::to_string(p.in_channels);
     for (i64 n : p.in_size) s += "x" + std::to_string(n);
     s += " O" + std::to_string(p.out_channels) + " k";
     for (i64 n : p.kernel) s += std::to_string(n) + ",";
@@ -255,7 +256,14 @@ std::vector<ConvParams> shapes() {
 }  // namespace
 
 void test_conv() {
-    for (const ConvParams& p : shapes()) {
+    for (ConvParams p : shapes()) {
+        conv_case<float>(p);
+        conv_case<double>(p);
+        const bool flat = p.kernel[0] == 1 && p.in_size[0] == 1;
+        const bool unit = p.stride[1] == 1 && p.stride[2] == 1;
+        const bool few = p.in_channels <= kFewChannels * p.groups && flat && unit;
+        if (!few && (p.groups == 1 || p.groups != p.in_channels)) continue;
+        p.algorithm = ConvAlgorithm::direct;
         conv_case<float>(p);
         conv_case<double>(p);
     }

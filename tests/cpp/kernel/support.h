@@ -99,6 +99,8 @@ void test_average();
 void test_embedding();
 void test_softmax();
 void test_cross_entropy();
+void test_attention();
 void test_optim();
+void test_recurrent();
 
 }  // namespace fusednn::test

@@ -1,0 +1,92 @@
+// One sequence: the input's part of the gates, made for the next few steps while a step reads W_hh.
+//
+// A step of one sequence waits for its weights: the cache delivers them at half the rate at which
+// they could be multiplied. The product with the inputs is the opposite, all arithmetic. Cut into
+// small pieces that run inside the loops of the step, it costs next to nothing.
+#pragma once
+#include "cpu/gemm/tile.h"
+#include "cpu/recurrent/rows.h"
+
+namespace fusednn {
+namespace FUSEDNN_ISA {
+
+// Steps that are made together: as many rows of a tile as leave registers to the step's own.
+constexpr i64 kAheadRows = 8;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr bool kRunsAhead = true;
+#else
+constexpr bool kRunsAhead = false;  // 16 registers do not hold both
+#endif
+
+// A piece of a tile: c (kAheadRows, kTileCols) += a^T b for a (k, kAheadRows), b (k, kTileCols).
+template <class T>
+struct Piece {
+    i64 k;
+    const T *a, *b;
+    T* c;
+};
+
+template <class T>
+class InputAhead {
+  public:
+    static bool suits(const RecurrentParams<T>& p);
+
+    // Does nothing unless it suits(). gates (steps, gates_row) = x W_ih^T + bias: the first rows at
+    // once, the others by pieces. Every step has `shares` places that run one.
+    InputAhead(const RecurrentParams<T>& p, i64 shares, const T* x, const T* bias, T* gates);
+
+    // To be called before the n-th step: its gates are complete then. Unless `overlap`, the next
+    // rows are made here and now.
+    void begin_step(i64 n, bool overlap);
+    // The piece to run now (k is 0 if there is none), and that it has been run.
+    Piece<T> piece() const;
+    void advance(const Piece<T>& done);
+
+  private:
+    void begin_tile();
+    void finish();
+    i64 row(i64 n) const { return p_.reverse ? p_.steps - 1 - n : n; }
+    void end_tile(i64 panel, const T* tile) const;
+    void fill_bias(i64 panel, T* tile) const;
+
+    const RecurrentParams<T>& p_;
+    const T *x_, *bias_;
+    T* gates_;
+    i64 width_, panels_;
+    i64 share_;  // rows of B in a piece
+    i64 begin_;  // the n of the first row that is being made
+    i64 panel_;  // of the tile that is being made; panels_: none
+    i64 k_;      // how far it is
+    Workspace<T> weights_, inputs_, tile_;
+};
+
+template <class T>
+FUSEDNN_INLINE void multiply_piece(const Piece<T>& piece, i64 k, Vec<T> (&sum)[kAheadRows][2]) {
+    const Vec<T> left = load(piece.b + k * kTileCols<T>);
+    const Vec<T> right = load(piece.b + k * kTileCols<T> + kLanes<T>);
+#pragma GCC unroll 8
+    for (int r = 0; r < kAheadRows; ++r) {
+        const Vec<T> x = broadcast(piece.a[k * kAheadRows + r]);
+        sum[r][0] = multiply_add(x, left, sum[r][0]);
+        sum[r][1] = multiply_add(x, right, sum[r][1]);
+    }
+}
+template <class T>
+FUSEDNN_INLINE void load_piece(const Piece<T>& piece, Vec<T> (&sum)[kAheadRows][2]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kAheadRows; ++r) {
+        sum[r][0] = load(piece.c + r * kTileCols<T>);
+        sum[r][1] = load(piece.c + r * kTileCols<T> + kLanes<T>);
+    }
+}
+template <class T>
+FUSEDNN_INLINE void store_piece(const Piece<T>& piece, Vec<T> (&sum)[kAheadRows][2]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kAheadRows; ++r) {
+        store(piece.c + r * kTileCols<T>, sum[r][0]);
+        store(piece.c + r * kTileCols<T> + kLanes<T>, sum[r][1]);
+    }
+}
+
+}  // namespace FUSEDNN_ISA
+}  // namespace fusednn
