@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._tensor.mode import grad_enabled
-from .._tensor.tape import Array, Gradients, Node, TensorBase, needs, raw, record
+from .._tensor.tape import Array, Gradients, Node, TensorBase, needs, new_result, raw, record
 
 
 class Group:
@@ -112,15 +112,17 @@ def larger_map(a: Any, b: Any) -> Any:
     if not (grad_enabled() and (needs(a) or needs(b))):
         np.maximum(x, y, out=x)
         return a
-    return record(np.maximum(x, y), _larger_map_backward, (a, b), (a, b))
+    out = np.maximum(x, y, out=new_result(x.shape, x.dtype))
+    return record(out, _larger_map_backward, (a, b), (a, b))
 
 
 def _larger_map_backward(node: Node, grad: Any) -> Gradients:
     x, y = node.saved
-    first = np.add(np.greater(x, y), np.greater_equal(x, y), dtype=grad.dtype)
+    first, second = (new_result(x.shape, x.dtype) for _ in range(2))
+    np.add(np.greater(x, y), np.greater_equal(x, y), out=first, dtype=x.dtype)
     first *= 0.5
     first *= grad
-    return first, grad - first
+    return first, np.subtract(grad, first, out=second)
 
 
 __all__ = ["C4", "D4", "Group", "filter_table", "kernel_orbit", "larger_map", "turned"]
