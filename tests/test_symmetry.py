@@ -258,6 +258,19 @@ def test_what_mirror_layers_refuse_of_an_input():
         strided(np.zeros((1, 1, 9)))
 
 
+def test_norms_fold_into_mirror_layers_that_are_linear():
+    x = normal(2, 2, 5, 6)
+    for combine in COMBINES:
+        net = nn.Sequential(nn.MirrorConv2d(2, 3, 3, combine=combine), nn.BatchNorm2d(3))
+        net.to(np.float64)(x)
+        net[1].weight._data[...] = [1, -2, 3]
+        fused = nn.utils.fuse_modules(net)
+        assert isinstance(fused[1], nn.Identity) == (combine != "max")
+        close(fused(x), net.eval()(x).numpy())
+    with pytest.raises(ValueError, match=r"fuse_conv_bn: MirrorConv2d\(.* is not linear"):
+        nn.utils.fuse_conv_bn(*net)
+
+
 def test_mirror_repr():
     assert repr(nn.MirrorConv1d(2, 3, 3, padding=1)) == (
         "MirrorConv1d(2, 3, kernel_size=(3,), stride=(1,), padding=(1,), axis='horizontal', "

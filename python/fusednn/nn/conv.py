@@ -46,6 +46,7 @@ class _Conv(Module):
     """What the convolutions share; `_spatial` is their number of spatial axes."""
 
     _spatial: int
+    _linear = True  # in its weight and bias, channel by channel
     padding: Any  # a name, or for each axis an int or a pair
     bias: Parameter | None
 
@@ -109,19 +110,13 @@ class _Conv(Module):
 
     def forward(self, input: Any) -> Any:
         """(N, in_channels, ...) -> (N, out_channels, ...), also without N."""
-        return self._convolved(*self._padded(input), self.weight, self.bias)
-
-    def _padded(self, input: Any) -> tuple[Any, Any]:
-        """input, padded unless with zeros, and the padding that is left to do."""
-        if self.padding_mode == "zeros":
-            return input, self.padding
-        return F.pad(input, self._widths(input), self.padding_mode), 0
-
-    def _convolved(self, input: Any, padding: Any, weight: Any, bias: Any) -> Any:
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._widths(input), self.padding_mode), 0
         return self._function(
             input,
-            weight,
-            bias,
+            self.weight,
+            self.bias,
             self.stride,
             padding,
             self.dilation,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import functional as F
 from .._tensor.shape import cat
 from .._tensor.tape import Array, TensorBase, raw
 from ..functional import symmetry
-from ..functional.conv import conv2d
 from . import init
 from .conv import Ints, Padding, _Conv
 from .dense import check_sizes, new_parameter
@@ -52,6 +52,7 @@ class _Mirror(_Conv):
             raise ValueError(f"{name}: combine={combine!r}, expected {_one_of(kinds)}")
         self.axis, self.combine = axis, combine
         self._mirrored = known[axis]
+        self._linear = combine != "max"
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, dtype=dtype,
@@ -88,15 +89,18 @@ class _Mirror(_Conv):
     def forward(self, input: Any) -> Any:
         """(N, in_channels, ...) -> (N, out_channels, ...), also without N."""
         self._check_windows(input)
-        input, padding = self._padded(input)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._widths(input), self.padding_mode), 0
+        window = (self.bias, self.stride, padding, self.dilation, self.groups)
         if self.combine != "max":
-            return self._convolved(input, padding, self._kernel(), self.bias)
+            return self._function(input, self._kernel(), *window)
         kernels: list[Any] = [self.weight]
         for axis in self._mirrored:
             kernels += [kernel.flip(axis) for kernel in kernels]
         # With the bias in each: rounding is monotone, so that the largest of the sums is the sum
         # with the largest.
-        maps = [self._convolved(input, padding, kernel, self.bias) for kernel in kernels]
+        maps = [self._function(input, kernel, *window) for kernel in kernels]
         while len(maps) > 1:
             maps = [symmetry.larger_map(*maps[i : i + 2]) for i in range(0, len(maps), 2)]
         return maps[0]
@@ -224,7 +228,7 @@ class _GroupConv(Module):
             bias = bias.unsqueeze(1).expand(-1, self.order).reshape(size)
         if not self._lifting:
             input = input.reshape(input.shape[0], channels, *input.shape[-2:])
-        out = conv2d(input, filters, bias, self.stride, self.padding)
+        out = F.conv2d(input, filters, bias, self.stride, self.padding)
         return out.reshape(out.shape[0], self.out_channels, self.order, *out.shape[-2:])
 
     def _check(self, shape: tuple[int, ...]) -> None:
