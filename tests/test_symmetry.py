@@ -8,6 +8,7 @@ import pytest
 import fusednn as fn
 import fusednn.functional as F
 from fusednn import nn
+from fusednn.testing import reference_conv, reference_symmetry
 
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
 
@@ -91,36 +92,16 @@ WINDOWS = [
 ]
 
 
-def whole(layer):
-    """All kernels that respond, built by NumPy from what the layer stores."""
-    w = layer.weight.numpy()
-    axes = {"horizontal": (-1,), "vertical": (-2,), "both": (-1, -2)}[layer.axis]
-    if layer.combine == "symmetric":
-        for axis in axes:
-            size = layer.kernel_size[axis]
-            at = np.minimum(np.arange(size), np.arange(size)[::-1])
-            w = w.take(at, axis)
-        return [w]
-    kernels = [w]
-    for axis in axes:
-        kernels += [np.flip(k, axis) for k in kernels]
-    return kernels
-
-
 def by_definition(layer, x):
-    """The responses of all kernels, each by an ordinary convolution, combined; then the bias."""
-    conv = F.conv2d if x.ndim == 4 else F.conv1d
-    padding = layer.padding
-    if layer.padding_mode != "zeros":
-        x = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)],
-                   {"reflect": "reflect", "circular": "wrap"}[layer.padding_mode])  # fmt: skip
-        padding = 0
-    window = (layer.stride, padding, layer.dilation, layer.groups)
-    maps = [conv(x, np.ascontiguousarray(k), None, *window) for k in whole(layer)]
-    combine = {"mean": np.mean, "max": np.max}.get(layer.combine, np.sum)
-    y = combine(maps, axis=0)
-    bias = layer.bias
-    return y if bias is None else y + bias.numpy().reshape(-1, *[1] * (x.ndim - 2))
+    """By `reference_symmetry.mirror_conv`."""
+    axes = {"horizontal": (-1,), "vertical": (-2,), "both": (-1, -2)}[layer.axis]
+    kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
+    modes = {"zeros": "constant", "reflect": "reflect", "circular": "wrap"}
+    return reference_symmetry.mirror_conv(
+        x, layer.weight.numpy(), layer.bias.numpy(), kernel, axes, layer.combine,
+        stride=stride, dilation=dilation, groups=layer.groups, mode=modes[layer.padding_mode],
+        sides=reference_conv.sides(layer.padding, x.shape[2:], kernel, stride, dilation),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -186,7 +167,9 @@ def test_mirror_gradients(combine, axis):
 def test_gradients_of_a_symmetric_kernel_are_tied():
     """Each stored weight gets the gradients of both its places, as one weight would."""
     layer, x = nn.MirrorConv1d(1, 1, 4, bias=False, dtype=np.float64), normal(3, 1, 9)
-    full = fn.tensor(whole(layer)[0], requires_grad=True)
+    full = fn.tensor(
+        reference_symmetry.whole_kernel(layer.weight.numpy(), (4,), (-1,)), requires_grad=True
+    )
     F.conv1d(x, full).square().sum().backward()
     layer(x).square().sum().backward()
     g = full.grad.numpy()[0, 0]
