@@ -633,10 +633,12 @@ def wheel(cache, name, contents):
 
 def test_installed_packages_come_first(tmp_path, monkeypatch):
     path = "vega_datasets/_data/stocks.csv"
-    wheel(tmp_path, "vega_datasets-1-py3-none-any.whl", {path: "from the wheel"})
+    wheel(tmp_path, "Vega_datasets-1-py3-none-any.whl", {path: "from the wheel"})
     monkeypatch.setenv("FUSEDNN_DATA", str(tmp_path))
     package = data.sources.Package("vega-datasets", "vega_datasets")
     if data.sources._installed(package, path) is None:
+        shouting = data.sources.Package("VEGA-datasets==1", "vega_datasets")
+        assert data.sources.file("stocks", shouting, path) == b"from the wheel"
         assert data.sources.file("stocks", package, path) == b"from the wheel"
     place = tmp_path / "site" / path
     place.parent.mkdir(parents=True)

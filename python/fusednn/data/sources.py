@@ -85,14 +85,14 @@ def _installed(package: Package, pattern: str) -> dict[str, bytes] | None:
 
 
 def _archived(data: str, package: Package, pattern: str) -> dict[str, bytes] | None:
-    project = package.project.partition("==")[0].replace("-", "_")
+    project = package.project.partition("==")[0].lower().replace("-", "_")
     folder = cache_folder()
     if not folder.is_dir():
         return None
     names = [
         path
         for path in folder.iterdir()
-        if path.name.replace("-", "_").startswith(f"{project}_")
+        if path.name.lower().replace("-", "_").startswith(f"{project}_")
         and path.name.endswith((".whl", ".tar.gz"))
     ]
     if not names:
