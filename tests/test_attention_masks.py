@@ -334,6 +334,8 @@ REFUSED = [
         ValueError,
         "is_causal='left', expected True, False or 'lower",
     ),
+    ((Q, K, K), {"scale": "x"}, TypeError, "scale must be a number, got str"),
+    ((Q, K, K), {"dropout_p": "x"}, TypeError, "dropout_p must be a number, got str"),
     ((Q, K, K), {"dropout_p": 1.5}, ValueError, "dropout_p is 1.5"),
     ((Q, K, K), {"dropout_p": NAN}, ValueError, "dropout_p is nan"),
     ((Q, K, K), {"softcap": -1.0}, ValueError, "softcap=-1.0, expected a positive number"),

@@ -372,3 +372,18 @@ def test_against_torch():
     y_peer.backward(torch.tensor(grad))
     for a, p in zip(ours, peers, strict=True):
         np.testing.assert_allclose(a.grad.numpy(), p.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_axes_of_one_pixel_cost_nothing():
+    """A column of pixels is the same problem as a row of them: the same memory and the same bits."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 5, 37), dtype=np.float32)
+    w = rng.standard_normal((4, 5, 3), dtype=np.float32)
+    row = F.conv1d(x, w, stride=2, padding=1)
+    column = F.conv2d(x[..., None], w[..., None], stride=(2, 1), padding=(1, 0))
+    assert np.array_equal(column[..., 0], row)
+    deep = F.conv3d(x[..., None, None], w[..., None, None], stride=(2, 1, 1), padding=(1, 0, 0))
+    assert np.array_equal(deep[..., 0, 0], row)
+    up = F.conv_transpose1d(x, w.transpose(1, 0, 2), stride=2)
+    column = F.conv_transpose2d(x[..., None], w.transpose(1, 0, 2)[..., None], stride=(2, 1))
+    assert np.array_equal(column[..., 0], up)

@@ -25,6 +25,16 @@ void require_dtype(const Array& array, const Array& query, const char* argument)
                        " like query");
 }
 
+double number(py::handle object, const char* argument) {
+    const double value = PyFloat_AsDouble(object.ptr());
+    if (value == -1.0 && PyErr_Occurred()) {
+        PyErr_Clear();
+        throw TypeMismatch(std::string(kOp) + ": " + argument + " must be a number, got " +
+                           Py_TYPE(object.ptr())->tp_name);
+    }
+    return value;
+}
+
 // What is rarely given, in the order of the tuple `extra`.
 struct Extra {
     i64 left = kFar, right = kFar;
@@ -37,8 +47,8 @@ struct Extra {
         const auto extra = py::reinterpret_borrow<py::tuple>(object);
         left = reach(extra[0], "window[0]");
         right = reach(extra[1], "window[1]");
-        softcap = extra[2].cast<double>();
-        dropout = extra[3].cast<double>();
+        softcap = number(extra[2], "softcap");
+        dropout = number(extra[3], "dropout_p");
         dropout_key = extra[4].cast<std::uint64_t>();
         const char* names[] = {"lengths", "lengths", "cu_seqlens", "cu_seqlens"};
         std::optional<Array>* arrays[] = {&query_lengths, &key_lengths, &query_starts, &key_starts};
@@ -80,7 +90,7 @@ struct AttentionCall {
         shapes = ops::attention_shapes(kOp, ops::shape_of(query.view()), ops::shape_of(key.view()),
                                        ops::shape_of(value.view()), enable_gqa);
         scale = scale_object.is_none() ? (shapes.dim ? 1 / std::sqrt(double(shapes.dim)) : 1.0)
-                                       : scale_object.cast<double>();
+                                       : number(scale_object, "scale");
         if (!attn_mask.is_none()) read_mask(attn_mask);
         read_sequences();
     }

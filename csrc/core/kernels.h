@@ -218,7 +218,6 @@ struct AttentionParams {
     i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads: h reads h / (heads / kv_heads)
     i64 queries, keys, dim, value_dim;
     HeadArray<const T> query, key, value;
-    HeadArray<const std::uint16_t> key16, value16;  // bfloat16, in the place of null key and value
     const std::uint8_t* mask;  // or null; strides of batch, head, query, key, the last one 0 or 1
     i64 mask_stride[4];
     const T* bias;  // likewise

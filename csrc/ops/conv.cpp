@@ -87,6 +87,18 @@ void fill_padding(const char* op, const PaddingArgs& given, int spatial, WindowA
     }
 }
 
+void drop_last_axes(ConvParams& p) {
+    for (int moved = 0; moved < 2; ++moved) {
+        if (p.in_size[2] != 1 || p.out_size[2] != 1 || p.kernel[2] != 1 || p.pad[2] != 0) return;
+        for (auto* sizes : {p.in_size, p.out_size, p.kernel, p.stride, p.dilation, p.pad}) {
+            sizes[2] = sizes[1];
+            sizes[1] = sizes[0];
+        }
+        p.in_size[0] = p.out_size[0] = p.kernel[0] = p.stride[0] = p.dilation[0] = 1;
+        p.pad[0] = 0;
+    }
+}
+
 ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Shape& weight,
                        const Shape* bias, const ConvWindowArgs& window, i64 groups) {
     check_ranks(op, spatial, input, weight, "out_channels, in_channels / groups");
@@ -121,6 +133,7 @@ ConvShapes conv_shapes(const char* op, int spatial, const Shape& input, const Sh
     checked_size(op, input);
     checked_size(op, weight);
     checked_size(op, shapes.output);
+    drop_last_axes(p);
     return shapes;
 }
 

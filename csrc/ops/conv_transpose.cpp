@@ -89,6 +89,7 @@ ConvShapes conv_transpose_shapes(const char* op, int spatial, const Shape& input
     checked_size(op, input);
     checked_size(op, weight);
     checked_size(op, shapes.output);
+    drop_last_axes(p);
     return shapes;
 }
 

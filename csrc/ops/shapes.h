@@ -74,6 +74,10 @@ void fill_axis(Params& params, int index, const WindowAxis& axis, i64 out) {
     params.pad[index] = axis.pad;
 }
 
+// Moves the last axes that a window does not see, of size 1 without padding, to the front: memory
+// stays the same, and kernels have their lanes along the last axis.
+void drop_last_axes(ConvParams& params);
+
 // ---- conv, unfold, fold ----------------------------------------
 
 // A convolution's padding as the caller gave it.

@@ -117,9 +117,7 @@ struct RowPanels {
     i64 extra;  // the first `extra` panels are one row higher
 
     FUSEDNN_INLINE explicit RowPanels(i64 m, i64 most = kTileRows)
-        : count(ceil_div(m, most)),
-          base(count ? m / count : 0),
-          extra(count ? m % count : 0) {}
+        : count(ceil_div(m, most)), base(count ? m / count : 0), extra(count ? m % count : 0) {}
     FUSEDNN_INLINE i64 start(i64 panel) const { return panel * base + min_of(panel, extra); }
     FUSEDNN_INLINE int height(i64 panel) const { return int(base + (panel < extra)); }
 };

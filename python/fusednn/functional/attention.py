@@ -181,8 +181,8 @@ def _extra(dropout: float, window: Window, softcap: Any, lengths: Any, cu_seqlen
     return (
         left,
         right,
-        0.0 if softcap is None else float(softcap),
-        float(dropout),
+        0.0 if softcap is None else softcap,
+        dropout,
         key,
         *_pair(lengths, True),
         *_pair(cu_seqlens, False),
