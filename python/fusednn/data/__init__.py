@@ -6,6 +6,7 @@ package has put it: none is shipped with this one, and a missing package is name
 that brings it.
 """
 
+from . import augment
 from .collate import collate, collate_ragged, pad_sequences
 from .dataset import ArrayDataset, SequenceDataset, Subset, random_split, split
 from .images import digits, fashion_mnist, mnist5k
@@ -22,6 +23,7 @@ __all__ = [
     "SequenceDataset",
     "Series",
     "Subset",
+    "augment",
     "cache_folder",
     "collate",
     "collate_ragged",

@@ -4,6 +4,7 @@ from .gpt import GPT, CausalSelfAttention, GPTBlock
 from .lenet import LeNet
 from .resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet34, resnet50
 from .seq2seq import Seq2SeqTransformer
+from .symmetric import MirrorCNN, RotationCNN
 from .vgg import VGG, vgg11, vgg13, vgg16, vgg19
 
 __all__ = [
@@ -14,7 +15,9 @@ __all__ = [
     "CausalSelfAttention",
     "GPTBlock",
     "LeNet",
+    "MirrorCNN",
     "ResNet",
+    "RotationCNN",
     "Seq2SeqTransformer",
     "resnet18",
     "resnet20",

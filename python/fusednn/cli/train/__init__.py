@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from . import cnn
+from . import cnn, symmetry
 from .options import Refused
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     networks = parser.add_subparsers(dest="network", metavar="NETWORK", required=True)
-    for module in (cnn,):
+    for module in (cnn, symmetry):
         module.add_parser(networks).set_defaults(prepare=module.prepare, recipes=module.RECIPES)
     return parser
 

@@ -23,7 +23,7 @@ class Task:
     """What a network's file gives the loop.
 
     loss: of a batch, to be made small. validate: numbers on held-out data, among them "loss" and
-    `metric`, by which the best epoch is chosen.
+    `metric`, by which the best epoch is chosen. report: what is printed of the trained model.
     """
 
     title: str
@@ -35,6 +35,7 @@ class Task:
     metric: str
     higher_is_better: bool = True
     scheduler: Any = None
+    report: Callable[[], str] | None = None
 
 
 @dataclass
@@ -182,6 +183,12 @@ def _train(
             if stopped and progress.epoch < epochs:
                 return _stop(arguments, config, out, task, progress, stopped[0])
     _report(arguments, out, task, progress, time.perf_counter() - start)
+    if task.report is not None:
+        from ... import no_grad
+
+        task.model.eval()
+        with no_grad():
+            print(task.report())
     return 0
 
 
