@@ -32,6 +32,11 @@ def figure(text: str) -> Path:
     return path
 
 
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal but show itself, with line ends."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """--threads N."""
     parser.add_argument(

@@ -8,21 +8,36 @@ that brings it.
 
 from . import augment
 from .collate import collate, collate_ragged, pad_sequences
-from .dataset import ArrayDataset, SequenceDataset, Subset, random_split, split
+from .dataset import (
+    ArrayDataset,
+    SequenceDataset,
+    Subset,
+    WindowDataset,
+    random_split,
+    split,
+)
 from .images import digits, fashion_mnist, mnist5k
 from .loader import DataLoader
 from .series import Series, japanese_vowels, stocks, sunspots
 from .sources import MissingDataError, cache_folder
 from .text import Corpus, shakespeare
+from .tokenizers import CharTokenizer, SubwordTokenizer, Tokenizer, tokenizer
+from .translation import Pairs, arabic_names, kjv_es
 
 __all__ = [
     "ArrayDataset",
+    "CharTokenizer",
     "Corpus",
     "DataLoader",
     "MissingDataError",
+    "Pairs",
     "SequenceDataset",
     "Series",
     "Subset",
+    "SubwordTokenizer",
+    "Tokenizer",
+    "WindowDataset",
+    "arabic_names",
     "augment",
     "cache_folder",
     "collate",
@@ -30,6 +45,7 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "japanese_vowels",
+    "kjv_es",
     "mnist5k",
     "pad_sequences",
     "random_split",
@@ -37,4 +53,5 @@ __all__ = [
     "split",
     "stocks",
     "sunspots",
+    "tokenizer",
 ]

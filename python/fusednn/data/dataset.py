@@ -147,6 +147,50 @@ class SequenceDataset:
         return f"SequenceDataset({inside})"
 
 
+class WindowDataset:
+    """All stretches of a long sequence of token ids, each with the ids one place further on.
+
+    Sample i is (ids[i : i + length], ids[i + 1 : i + length + 1]), two int64 arrays. ValueError for
+    a sequence that has none, TypeError if it is not one of integers.
+
+    >>> import numpy as np
+    >>> from fusednn.data import WindowDataset
+    >>> windows = WindowDataset(np.array([3, 1, 4, 1, 5]), length=3)
+    >>> len(windows), windows[1]
+    (2, (array([1, 4, 1]), array([4, 1, 5])))
+    """
+
+    def __init__(self, ids: Any, length: int) -> None:
+        array = np.asarray(raw(ids))
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise TypeError(
+                f"WindowDataset: ids have shape {array.shape} and dtype {array.dtype}, expected "
+                "integers along one axis"
+            )
+        if not 1 <= length < array.size:
+            raise ValueError(
+                f"WindowDataset: length={length}, expected 1 to {array.size - 1} for a sequence of "
+                f"{array.size}"
+            )
+        self.ids, self.length = array, int(length)
+
+    def __len__(self) -> int:
+        return len(self.ids) - self.length
+
+    def __getitem__(self, index: int) -> tuple[Array, Array]:
+        x, y = self.take([range(len(self))[index]])
+        return x[0], y[0]
+
+    def take(self, indices: Any) -> tuple[Array, Array]:
+        """Inputs and targets (N, length) at integer positions."""
+        rows = _positions("WindowDataset", indices, len(self))
+        ids = self.ids[rows[:, None] + np.arange(self.length + 1)].astype(np.int64)
+        return ids[:, :-1], ids[:, 1:]
+
+    def __repr__(self) -> str:
+        return f"WindowDataset({len(self)} windows of {self.length})"
+
+
 class Subset:
     """The samples of a data set at some positions, in that order.
 

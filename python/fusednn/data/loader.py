@@ -26,6 +26,11 @@ class DataLoader:
     smaller. collate_fn: makes a batch of a list of samples (default: `collate`). prefetch: how many
     batches a thread makes ahead; 0 for none.
 
+    draws: an epoch is so many samples, drawn with replacement, for data sets that are too large for
+    whole passes. lengths: one number per sample; batches are then of samples of similar lengths,
+    sorted within stretches of 50 batches and in random order, so that little is padding. Both need
+    shuffle.
+
     `state_dict()` is the position: a loader that loads it goes on with the batch after those that
     were handed out, also in the middle of an epoch. A loop that is left early is not resumed: the
     next one starts the next epoch.
@@ -47,6 +52,8 @@ class DataLoader:
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         prefetch: int = 0,
+        draws: int | None = None,
+        lengths: Any = None,
     ) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise TypeError(
@@ -60,14 +67,32 @@ class DataLoader:
         self.drop_last = bool(drop_last)
         self.collate_fn = collate_fn
         self.prefetch = _whole("prefetch", prefetch, 0)
+        self.draws = None if draws is None else _whole("draws", draws, 1)
+        self._lengths = None if lengths is None else np.asarray(lengths)
+        self._check_sampling()
         self._epoch = 0
         self._batch = 0  # the next one of this epoch
         self._resuming = False
         self._owner: weakref.ref[_Batches] | None = None  # the loop that moves the position
 
+    def _check_sampling(self) -> None:
+        if not self.shuffle and (self.draws is not None or self._lengths is not None):
+            name = "lengths" if self.draws is None else "draws"
+            raise ValueError(f"DataLoader: {name} needs shuffle=True")
+        if self.draws is not None and self._lengths is not None:
+            raise ValueError("DataLoader: draws and lengths do not go together")
+        if self.draws is not None and not len(self.dataset):
+            raise ValueError("DataLoader: the data set is empty, there is nothing to draw")
+        if self._lengths is not None and self._lengths.shape != (len(self.dataset),):
+            raise ValueError(
+                f"DataLoader: lengths have shape {self._lengths.shape}, expected one for each of "
+                f"{len(self.dataset)} samples"
+            )
+
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        whole, rest = divmod(len(self.dataset), self.batch_size)
+        samples = len(self.dataset) if self.draws is None else self.draws
+        whole, rest = divmod(samples, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     @property
@@ -87,7 +112,26 @@ class DataLoader:
         size = len(self.dataset)
         if not self.shuffle:
             return np.arange(size)
-        return stream(self.seed, epoch, _SHUFFLE_STREAM).permutation(size)
+        generator = stream(self.seed, epoch, _SHUFFLE_STREAM)
+        if self.draws is not None:
+            return generator.integers(0, size, self.draws)
+        order = generator.permutation(size)
+        return order if self._lengths is None else self._bucketed(order, generator)
+
+    def _bucketed(self, order: Array, generator: np.random.Generator) -> Array:
+        """The order with samples of similar lengths side by side, batch by batch."""
+        assert self._lengths is not None
+        size = self.batch_size
+        parts = [order[at : at + 50 * size] for at in range(0, len(order), 50 * size)]
+        order = np.concatenate(
+            [part[np.argsort(self._lengths[part], kind="stable")] for part in parts] or [order]
+        )
+        whole = len(order) // size * size  # a last batch that is smaller stays the last
+        batches = order[:whole].reshape(-1, size)
+        mixed: Array = np.concatenate(
+            [batches[generator.permutation(len(batches))].ravel(), order[whole:]]
+        )
+        return mixed
 
     # ---- saving ----
 

@@ -12,7 +12,7 @@ from .safetensors import load, save
 
 _FORMAT = "fusednn checkpoint"
 _VERSION = 1
-_PARTS = ("scheduler", "loader", "optimizer", "model")
+_PARTS = ("scheduler", "loader", "average", "optimizer", "model")
 
 
 def save_checkpoint(
@@ -22,12 +22,14 @@ def save_checkpoint(
     optimizer: Any = None,
     scheduler: Any = None,
     loader: Any = None,
+    average: Any = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the state of a training run, and that of the random generator, to one file.
 
-    Each part is anything with `state_dict()`; metadata is any mapping that `save` takes: numbers,
-    strings, None, lists, dictionaries and arrays. The file appears complete or not at all.
+    Each part is anything with `state_dict()` (average: an `optim.EMA`); metadata is any mapping
+    that `save` takes: numbers, strings, None, lists, dictionaries and arrays. The file appears
+    complete or not at all.
 
     >>> import os, tempfile
     >>> from fusednn import io, nn, optim
@@ -38,7 +40,10 @@ def save_checkpoint(
     >>> io.load_checkpoint(path, model=model, optimizer=optimizer)
     {'epoch': 3}
     """
-    given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
+    given = {
+        "model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader,
+        "average": average,
+    }  # fmt: skip
     state: dict[str, Any] = {"format": _FORMAT, "version": _VERSION}
     for name, part in given.items():
         if part is not None:
@@ -55,6 +60,7 @@ def load_checkpoint(
     optimizer: Any = None,
     scheduler: Any = None,
     loader: Any = None,
+    average: Any = None,
     random: bool = True,
 ) -> dict[str, Any]:
     """Takes over what `save_checkpoint` wrote, and returns its metadata.
@@ -64,7 +70,10 @@ def load_checkpoint(
     holds the state of another model, optimiser, schedule or loader; then nothing has changed.
     OSError if it cannot be read. Nothing in the file is ever executed.
     """
-    given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
+    given = {
+        "model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader,
+        "average": average,
+    }  # fmt: skip
     wanted = {name: given[name] for name in _PARTS if given[name] is not None}
     loaders = {
         name: _method("load_checkpoint", name, part, "load_state_dict")

@@ -2,6 +2,7 @@
 
 from .gpt import GPT, CausalSelfAttention, GPTBlock
 from .lenet import LeNet
+from .recurrent import CharLSTM, LSTMClassifier, RNNForecaster
 from .resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet20, resnet34, resnet50
 from .seq2seq import Seq2SeqTransformer
 from .symmetric import MirrorCNN, RotationCNN
@@ -13,9 +14,12 @@ __all__ = [
     "BasicBlock",
     "Bottleneck",
     "CausalSelfAttention",
+    "CharLSTM",
     "GPTBlock",
+    "LSTMClassifier",
     "LeNet",
     "MirrorCNN",
+    "RNNForecaster",
     "ResNet",
     "RotationCNN",
     "Seq2SeqTransformer",

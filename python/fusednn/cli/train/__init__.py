@@ -1,7 +1,8 @@
 """`python -m fusednn train NAME`: networks that learn from real data.
 
 One file per network, each with `add_parser(subparsers)` and `prepare(config) -> Task`;
-`options` has the arguments that all share, `loop` trains, saves and resumes, `plot` draws.
+`options` has the arguments that all share, `loop` trains, saves and resumes, `plot` draws, `text`
+has what networks that write text share.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from . import cnn, symmetry
+from . import cnn, gpt, lstm, rnn, symmetry, translate
 from .options import Refused
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     networks = parser.add_subparsers(dest="network", metavar="NETWORK", required=True)
-    for module in (cnn, symmetry):
+    for module in (cnn, rnn, lstm, gpt, translate, symmetry):
         module.add_parser(networks).set_defaults(prepare=module.prepare, recipes=module.RECIPES)
     return parser
 

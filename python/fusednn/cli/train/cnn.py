@@ -11,7 +11,7 @@ from .options import add_options, recipe_text
 
 if TYPE_CHECKING:
     from ...data import ArrayDataset
-    from .loop import Task
+    from .task import Task
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -62,7 +62,7 @@ def prepare(config: dict[str, Any]) -> Task:
     """Data, network and optimiser of a run."""
     from ... import data, models, optim
     from ... import functional as F
-    from .loop import Task
+    from .task import Task
 
     name = config["data"]
     readers = {

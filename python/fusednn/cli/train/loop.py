@@ -8,48 +8,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..options import use_device, use_threads
+from ..options import printable, use_device, use_threads
 from .options import BEST, LAST, Refused, configuration, folder, resume_command
-
-
-@dataclass
-class Task:
-    """What a network's file gives the loop.
-
-    loss: of a batch, to be made small. validate: numbers on held-out data, among them "loss" and
-    `metric`, by which the best epoch is chosen. report: what is printed of the trained model.
-    """
-
-    title: str
-    model: Any
-    optimizer: Any
-    loader: Any
-    loss: Callable[[Any], Any]
-    validate: Callable[[], dict[str, float]]
-    metric: str
-    higher_is_better: bool = True
-    scheduler: Any = None
-    report: Callable[[], str] | None = None
-
-
-@dataclass
-class Progress:
-    """Where a run is; what of it is not in the parts goes into the checkpoint's metadata."""
-
-    epoch: int  # done
-    loss_sum: float  # of the epoch that runs
-    samples: int
-    history: list[dict[str, float]]
-    best_epoch: int
-
-    def metadata(self, config: dict[str, Any]) -> dict[str, Any]:
-        return {"config": config, "progress": dict(vars(self))}
+from .schedules import schedule
+from .task import Progress, Task
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         task = arguments.prepare(config)
     except MissingDataError as error:
         raise Refused(str(error)) from None
+    _equip(task, config)
     if saved is None:
         out = folder(arguments)
         progress = Progress(0, 0.0, 0, [], 0)
@@ -95,6 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
+def _equip(task: Task, config: dict[str, Any]) -> None:
+    """Schedule and averages, as the options say."""
+    from ... import optim
+
+    updates = config["epochs"] * -(-len(task.loader) // config["accumulate"])
+    task.scheduler = schedule(task.optimizer, config["schedule"], config["warmup"], updates)
+    if config["ema"] is not None:
+        task.average = optim.EMA(task.model.parameters(), config["ema"])
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
@@ -104,13 +83,14 @@ def _parts(task: Task) -> dict[str, Any]:
         "optimizer": task.optimizer,
         "scheduler": task.scheduler,
         "loader": task.loader,
+        "average": task.average,
     }
 
 
 def _save(out: Path, task: Task, progress: Progress, config: dict[str, Any]) -> None:
     from ...io import save_checkpoint
 
-    save_checkpoint(out / LAST, **_parts(task), metadata=progress.metadata(config))
+    save_checkpoint(out / LAST, **_parts(task), metadata=progress.metadata(config, task.about))
 
 
 def _saved(path: Path) -> dict[str, Any]:
@@ -126,7 +106,10 @@ def _resume(out: Path, task: Task) -> Progress:
     from ...io import load_checkpoint
 
     try:
-        saved = load_checkpoint(out / LAST, **_parts(task))["progress"]
+        metadata = load_checkpoint(out / LAST, **_parts(task))
+        if metadata["about"] != task.about:
+            raise ValueError("it is of another network or vocabulary")
+        saved = metadata["progress"]
         history = [{key: float(value) for key, value in row.items()} for row in saved["history"]]
         progress = Progress(
             int(saved["epoch"]),
@@ -162,7 +145,7 @@ def _train(
     with _signals() as stopped, _bar(task, progress, epochs) as bar:
         while progress.epoch < epochs and not _stale(arguments, progress):
             begun = time.perf_counter()
-            if not _epoch(task, progress, stopped, bar):
+            if not _epoch(task, progress, config, stopped, bar):
                 if stopped:
                     return _stop(arguments, config, out, task, progress, stopped[0])
                 print(
@@ -171,15 +154,11 @@ def _train(
                     file=sys.stderr,
                 )
                 return 1
-            row = _validated(task, progress)
+            is_best, text = _finish(out, task, progress)
             seconds = time.perf_counter() - begun
-            is_best = _note(task, progress, row)
-            if is_best:
-                from ...io import save
-
-                save(task.model.state_dict(), out / BEST)
             _save(out, task, progress, config)
-            _say(bar, f"{_line(row, epochs)}  {seconds:.1f} s{'  best' * is_best}")
+            row = _line(task, progress.history[-1], epochs)
+            _say(bar, f"{row}  {seconds:.1f} s{'  best' * is_best}{text}")
             if stopped and progress.epoch < epochs:
                 return _stop(arguments, config, out, task, progress, stopped[0])
     _report(arguments, out, task, progress, time.perf_counter() - start)
@@ -192,29 +171,76 @@ def _train(
     return 0
 
 
-def _epoch(task: Task, progress: Progress, stopped: list[int], bar: Any) -> bool:
+def _epoch(
+    task: Task, progress: Progress, config: dict[str, Any], stopped: list[int], bar: Any
+) -> bool:
     """The rest of an epoch; False if it was stopped, or the loss is not finite."""
     task.model.train()
-    for batch in task.loader:
-        task.optimizer.zero_grad()
-        loss = task.loss(batch)
-        value = loss.item()
+    batches = iter(task.loader)
+    # No batch is taken that this update has no use for: the loader's place is saved with the run.
+    while rest := len(batches):
+        group = list(islice(batches, min(rest, config["accumulate"])))
+        value = _update(task, progress, group, config["clip_grad_norm"])
         if not math.isfinite(value):
             return False
-        loss.backward()
-        task.optimizer.step()
-        if task.scheduler is not None:
-            task.scheduler.step()
-        samples = len(batch[0])
-        progress.loss_sum += value * samples
-        progress.samples += samples
         if bar is not None:
             bar.set_description_str(f"epoch {progress.epoch + 1}", refresh=False)
             bar.set_postfix_str(f"loss {value:.4f}", refresh=False)
-            bar.update()
+            bar.update(len(group))
         if stopped:
             return False
+    next(batches, None)  # the loader's epoch ends
     return True
+
+
+def _update(task: Task, progress: Progress, group: list[Any], limit: float | None) -> float:
+    """One update by the mean loss of some batches; the last one's loss, or one not finite."""
+    from ... import optim
+
+    task.optimizer.zero_grad()
+    sizes = [task.size(batch) for batch in group]
+    for batch, size in zip(group, sizes, strict=True):
+        loss = task.loss(batch)
+        value: float = loss.item()
+        if not math.isfinite(value):
+            return value
+        (loss if len(group) == 1 else loss * (size / sum(sizes))).backward()
+        progress.loss_sum += value * size
+        progress.samples += size
+    if limit is not None:
+        optim.clip_grad_norm_(task.model.parameters(), limit)
+    task.optimizer.step()
+    if task.average is not None:
+        task.average.update()
+    if task.scheduler is not None:
+        task.scheduler.step()
+    return value
+
+
+def _finish(out: Path, task: Task, progress: Progress) -> tuple[bool, str]:
+    """Validates and enters an epoch: whether it is the best so far, and what it has to show."""
+    from ...io import save
+
+    with task.average.averaged() if task.average is not None else nullcontext():
+        is_best = _note(task, progress, _validated(task, progress))
+        if is_best:
+            save(task.model.state_dict(), out / BEST)
+        return is_best, _sampled(task)
+
+
+def _sampled(task: Task) -> str:
+    """What the network has to show; the training's random numbers stay as they would be."""
+    from ... import no_grad, random
+
+    if task.sample is None:
+        return ""
+    state = random.get_state()
+    try:
+        with no_grad():
+            lines = task.sample().splitlines()
+    finally:
+        random.set_state(state)
+    return "".join(f"\n    | {printable(line)}" for line in lines)
 
 
 def _validated(task: Task, progress: Progress) -> dict[str, float]:
@@ -266,12 +292,13 @@ def _stop(
 # ---- what it says --------------------------------------------------------------------------------
 
 
-def _line(row: dict[str, float], epochs: int) -> str:
+def _line(task: Task, row: dict[str, float], epochs: int) -> str:
     known = ("epoch", "lr", "train_loss", "loss")
     rest = "".join(f"  {key} {value:.4f}" for key, value in row.items() if key not in known)
+    unit = f" {task.unit}" * bool(task.unit)
     return (
         f"epoch {int(row['epoch']):{len(str(epochs))}}/{epochs}  loss {row['train_loss']:.4f}  "
-        f"validation {row['loss']:.4f}{rest}"
+        f"validation {row['loss']:.4f}{unit}{rest}"
     )
 
 
@@ -280,10 +307,11 @@ def _report(
 ) -> None:
     last, best = progress.history[-1], progress.history[progress.best_epoch - 1]
     early = " (stopped early)" * _stale(arguments, progress)
+    unit = f" {task.unit}" * bool(task.unit and task.metric == "loss")
     print(
-        f"validation {task.metric} {last[task.metric]:.4f} after {progress.epoch} epochs{early}, "
-        f"best {best[task.metric]:.4f} in epoch {progress.best_epoch}; {seconds:.1f} s; weights in "
-        f"{out / BEST}"
+        f"validation {task.metric} {last[task.metric]:.4f}{unit} after {progress.epoch} "
+        f"epochs{early}, best {best[task.metric]:.4f} in epoch {progress.best_epoch}; "
+        f"{seconds:.1f} s; weights in {out / BEST}"
     )
 
 

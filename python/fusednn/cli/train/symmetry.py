@@ -13,7 +13,7 @@ from .options import add_options, recipe_text
 if TYPE_CHECKING:
     from ..._tensor.tape import Array
     from ...data import ArrayDataset
-    from .loop import Task
+    from .task import Task
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -82,7 +82,7 @@ def prepare(config: dict[str, Any]) -> Task:
     """Data, networks and optimiser of a run."""
     from ... import data, nn, optim, random
     from ... import functional as F
-    from .loop import Task
+    from .task import Task
 
     name = config["data"]
     reader = {"digits": data.digits, "fashion-mnist": data.fashion_mnist}[name]

@@ -297,6 +297,40 @@ class LinearWarmup(LRScheduler):
         return base if done == self.total_iters else base * done / self.total_iters
 
 
+class InverseSqrtLR(LRScheduler):
+    """A linear warm-up to the rate, then down with the root of the updates.
+
+    base * (k + 1) / N at update k < N = warmup_iters, then base * sqrt(N / (k + 1)); update N - 1
+    uses base exactly. Vaswani et al., "Attention is all you need", NeurIPS 2017 (section 5.3, where
+    base is (d_model * N)**-0.5).
+
+    >>> import fusednn as fn
+    >>> from fusednn.optim import SGD, lr_scheduler
+    >>> optimizer = SGD([fn.zeros(1, requires_grad=True)], lr=1.0)
+    >>> schedule, rates = lr_scheduler.InverseSqrtLR(optimizer, 2), []
+    >>> for _ in range(8):
+    ...     rates += schedule.get_last_lr()
+    ...     schedule.step()
+    >>> rates[0], rates[1], rates[7]
+    (0.5, 1.0, 0.5)
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_iters: int, last_epoch: int = -1) -> None:
+        require("InverseSqrtLR", "warmup_iters", warmup_iters, 1)
+        self.warmup_iters = warmup_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self) -> float:
+        done, warm = self.last_epoch + 1, self.warmup_iters
+        return done / warm if done <= warm else math.sqrt(warm / done)
+
+    def _first_lr(self, index: int, lr: float) -> float:
+        return lr * self._factor()
+
+    def _next_lr(self, index: int, lr: float) -> float:
+        return self.base_lrs[index] * self._factor()
+
+
 class ExponentialLR(LRScheduler):
     """The rate times gamma at every update."""
 
