@@ -375,7 +375,7 @@ def test_against_torch():
 
 
 def test_axes_of_one_pixel_cost_nothing():
-    """A column of pixels is the same problem as a row of them: the same memory and the same bits."""
+    """A column of pixels is the same problem as a row of them: the same memory, the same bits."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 5, 37), dtype=np.float32)
     w = rng.standard_normal((4, 5, 3), dtype=np.float32)

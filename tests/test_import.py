@@ -82,7 +82,7 @@ def test_examples_in_docstrings(name):
 
 PACKAGES = (
     fn, fn.functional, fn.nn, fn.nn.init, fn.nn.utils, fn.optim, fn.testing, fn.io, fn.data,
-    fn.models,
+    fn.models, fn.analysis,
 )  # fmt: skip
 PUBLIC = [
     (package.__name__, name)

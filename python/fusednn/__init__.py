@@ -36,14 +36,14 @@ from .io import load, save
 from .random import manual_seed
 
 if TYPE_CHECKING:
-    from . import data, models
+    from . import analysis, data, models
 
 _threadpoolctl.register()
 
 
 def __getattr__(name: str) -> Any:
-    """`data` and `models` are imported when they are first used: most programs need neither."""
-    if name in ("data", "models"):
+    """What most programs need nothing of is imported when it is first used."""
+    if name in ("analysis", "data", "models"):
         from importlib import import_module
 
         return import_module(f".{name}", __name__)
@@ -53,6 +53,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Tensor",
     "__version__",
+    "analysis",
     "arange",
     "cat",
     "config",

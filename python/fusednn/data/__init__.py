@@ -6,6 +6,7 @@ package has put it: none is shipped with this one, and a missing package is name
 that brings it.
 """
 
+from . import augment
 from .collate import collate, collate_ragged, pad_sequences
 from .dataset import (
     ArrayDataset,
@@ -37,6 +38,7 @@ __all__ = [
     "Tokenizer",
     "WindowDataset",
     "arabic_names",
+    "augment",
     "cache_folder",
     "collate",
     "collate_ragged",

@@ -73,6 +73,15 @@ from .pool import (
     MaxUnpool2d,
 )
 from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from .symmetry import (
+    GroupPool,
+    MirrorConv1d,
+    MirrorConv2d,
+    P4ConvP4,
+    P4ConvZ2,
+    P4MConvP4M,
+    P4MConvZ2,
+)
 from .transformer import (
     SinusoidalPositionalEncoding,
     Transformer,
@@ -118,6 +127,7 @@ __all__ = [
     "GRUCell",
     "GlobalPool",
     "GroupNorm",
+    "GroupPool",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
@@ -142,12 +152,18 @@ __all__ = [
     "MaxPool3d",
     "MaxUnpool1d",
     "MaxUnpool2d",
+    "MirrorConv1d",
+    "MirrorConv2d",
     "Mish",
     "Module",
     "ModuleDict",
     "ModuleList",
     "MultiheadAttention",
     "NLLLoss",
+    "P4ConvP4",
+    "P4ConvZ2",
+    "P4MConvP4M",
+    "P4MConvZ2",
     "PReLU",
     "Parameter",
     "ParameterDict",

@@ -46,6 +46,7 @@ class _Conv(Module):
     """What the convolutions share; `_spatial` is their number of spatial axes."""
 
     _spatial: int
+    _linear = True  # in its weight and bias, channel by channel
     padding: Any  # a name, or for each axis an int or a pair
     bias: Parameter | None
 
@@ -93,11 +94,15 @@ class _Conv(Module):
         self.groups = groups
         self.padding_mode = padding_mode
         self.flip_kernel = flip_kernel
-        shape = (out_channels, in_channels // groups, *self.kernel_size)
-        self.weight = new_parameter(*shape, dtype=dtype)
+        self.weight = new_parameter(*self._weight_shape(), dtype=dtype)
         self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
         self._function = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
         self.reset_parameters()
+
+    def _kernel_shape(self) -> tuple[int, ...]:
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+
+    _weight_shape = _kernel_shape  # a layer may store less than it applies
 
     def reset_parameters(self) -> None:
         """Draws the parameters anew: uniform in +-1 / sqrt(in_channels / groups * taps)."""
@@ -119,18 +124,22 @@ class _Conv(Module):
             flip_kernel=self.flip_kernel,
         )
 
-    def _widths(self, input: Any) -> list[int]:
-        """The padding as `functional.pad` takes it."""
-        _, axes = _core.conv_shape(
+    def _windows(self, input: Any) -> tuple[tuple[int, ...], tuple[tuple[int, int, int, int], ...]]:
+        """The output's shape, and per axis stride, dilation, zeros in front and behind."""
+        return _core.conv_shape(
             type(self).__name__,
             self._spatial,
             input.shape,
-            self.weight.shape,
+            self._kernel_shape(),
             self.stride,
             self.padding,
             self.dilation,
             self.groups,
         )
+
+    def _widths(self, input: Any) -> list[int]:
+        """The padding as `functional.pad` takes it."""
+        _, axes = self._windows(input)
         return [side for _, _, *sides in reversed(axes) for side in sides]
 
     def extra_repr(self) -> str:

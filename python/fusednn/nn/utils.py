@@ -61,8 +61,8 @@ def fuse_conv_bn(conv: M, bn: Module) -> M:
     """A convolution that computes bn(conv(x)) for a BatchNorm in evaluation: a new layer.
 
     weight * s and (bias - mean) * s + shift with s = scale / sqrt(variance + eps), computed in
-    float64. conv may be Conv1d, Conv2d, Conv3d or Linear. ValueError in training mode, without
-    running statistics, or if the channels differ.
+    float64. conv may be a Conv, MirrorConv or Linear. ValueError in training mode, without running
+    statistics, if the channels differ, or for a MirrorConv of maxima.
 
     >>> from fusednn import nn
     >>> conv, bn = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
@@ -74,6 +74,8 @@ def fuse_conv_bn(conv: M, bn: Module) -> M:
             f"fuse_conv_bn: expected a convolution and a BatchNorm, got {type(conv).__name__} and "
             f"{type(bn).__name__}"
         )
+    if not _is_linear(conv):
+        raise ValueError(f"fuse_conv_bn: {conv!r} is not linear, so that nothing folds into it")
     if bn.training or bn.running_mean is None or bn.running_var is None:
         raise ValueError("fuse_conv_bn: bn must be in evaluation mode, with running statistics")
     weight = conv.weight._data
@@ -94,6 +96,10 @@ def fuse_conv_bn(conv: M, bn: Module) -> M:
     fused.weight = Parameter((weight * per_output).astype(weight.dtype))
     fused.bias = Parameter(shift.astype(weight.dtype))
     return fused
+
+
+def _is_linear(module: Module) -> bool:
+    return not isinstance(module, _Conv) or module._linear
 
 
 def fuse_modules(model: M, pairs: Sequence[tuple[str, str]] | None = None) -> M:
@@ -123,7 +129,7 @@ def _neighbours(model: Module) -> list[tuple[str, str]]:
         children = [(f"{path}.{n}" if path else n, child) for n, child in module.named_children()]
         for (first, a), (second, b) in itertools.pairwise(children):
             tracked = isinstance(b, BatchNorm) and b.running_mean is not None
-            if isinstance(a, (_Conv, Linear)) and tracked:
+            if isinstance(a, (_Conv, Linear)) and _is_linear(a) and tracked:
                 found.append((first, second))
     return found
 

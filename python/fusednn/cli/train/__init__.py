@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from . import cnn, gpt, lstm, rnn, translate
+from . import cnn, gpt, lstm, rnn, symmetry, translate
 from .options import Refused
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     networks = parser.add_subparsers(dest="network", metavar="NETWORK", required=True)
-    for module in (cnn, rnn, lstm, gpt, translate):
+    for module in (cnn, rnn, lstm, gpt, translate, symmetry):
         module.add_parser(networks).set_defaults(prepare=module.prepare, recipes=module.RECIPES)
     return parser
 

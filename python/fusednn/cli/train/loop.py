@@ -162,6 +162,12 @@ def _train(
             if stopped and progress.epoch < epochs:
                 return _stop(arguments, config, out, task, progress, stopped[0])
     _report(arguments, out, task, progress, time.perf_counter() - start)
+    if task.report is not None:
+        from ... import no_grad
+
+        task.model.eval()
+        with no_grad():
+            print(task.report())
     return 0
 
 
