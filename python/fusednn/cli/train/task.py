@@ -14,8 +14,9 @@ class Task:
     loss: the mean over a batch, to be made small; size: of how many things it is the mean (the
     samples, unless given). validate: numbers on held-out data, among them "loss" and `metric`, by
     which the best epoch is chosen; held_out: its batches, where others want them. sample: some
-    lines to print after every epoch, report: some of the trained model at the end, and drawing: what the picture shows below the learning curves,
-    given an axes of matplotlib. about: what it takes to build the network again, kept in the
+    lines to print after every epoch; report: of the trained model, at the end; drawing: what the
+    picture shows below the learning curves, given an axes of matplotlib. about: what it takes to
+    build the network again, kept in the
     checkpoint. The loop fills in scheduler and average.
     """
 
