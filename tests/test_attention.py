@@ -282,6 +282,25 @@ def test_every_element_is_written_and_none_read(shape, isa, dtype):
                     x.fill(NAN)
 
 
+@pytest.mark.parametrize("queries", [1, 2, 4, 5])
+def test_few_queries_with_work_for_several_threads(queries, isa, dtype):
+    """Their gradients are not cut into parts, unlike those of many queries."""
+    inputs = arrays((1, 12, 12, queries, 400, 64, 64), dtype)
+    exact, _ = references(inputs, {})
+    for threads in (1, 2, 3):
+        fn.set_num_threads(threads)
+        tensors = [fn.tensor(x, requires_grad=True) for x in inputs[:3]]
+        poison = [np.full(n, NAN) for n in (200, 3000, 40_000, 300_000)]
+        del poison
+        sdpa(*tensors).backward(fn.tensor(inputs[3]))
+        for tensor, expected in zip(tensors, (exact.query, exact.key, exact.value), strict=True):
+            assert tensor.grad is not None
+            tolerance = 1e-5 if dtype == "float32" else 1e-12
+            np.testing.assert_allclose(
+                tensor.grad.numpy(), expected.astype(np.float64), rtol=1e-3, atol=tolerance
+            )
+
+
 # ---- dropout -------------------------------------------------------------------------------------
 
 

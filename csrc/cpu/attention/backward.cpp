@@ -231,9 +231,11 @@ void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>
     const i64 rows = p.batch * p.heads * p.queries;
     const i64 visible = min_of(p.left, p.keys) + min_of(p.right, p.keys);
     const i64 cost = rows * min_of(visible + 1, p.keys) * 5 * (p.dim + p.value_dim + 16);
-    // Cut by shape alone: how dQ adds up must not depend on the threads.
+    // Cut by shape alone: how dQ adds up must not depend on the threads. Few queries go in one
+    // piece.
+    const bool few = few_queries(p);
     const i64 parts =
-        tasks >= kGradTasks || cost < kMinParallelCost
+        few || tasks >= kGradTasks || cost < kMinParallelCost
             ? 1
             : max_of(min_of(ceil_div(kGradTasks, tasks), ceil_div(p.keys, kGradKeys)), i64(1));
     Workspace<T> partial(parts > 1 ? rows * parts * p.dim : 0);
@@ -248,7 +250,7 @@ void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>
         const GradientScratch<T> mine(p, scratch.slot(slot));
         const i64 kv = task / parts;
         const Sequence s = get_sequence(p, kv / p.kv_heads);
-        if (few_queries(p)) return few_backward(call, s, kv % p.kv_heads, mine);
+        if (few) return few_backward(call, s, kv % p.kv_heads, mine);
         backward_part(call, s, kv % p.kv_heads, task % parts, mine);
     });
     parallel(tasks, slots, [&](i64 task, int) {
