@@ -175,5 +175,6 @@ def test_random_convolutions(case: Case) -> None:
     for ours, peer in zip([y, *grads], [expected[0], *expected[1]], strict=True):
         assert ours.shape == peer.shape
         assert ours.dtype == case.dtype
-        scale = float(np.abs(peer).max(initial=1.0))
+        # The gradients of weight and bias are sums over all positions, which PyTorch adds plainly.
+        scale = float(np.abs(peer).max(initial=max(1.0, np.sqrt(grad.size))))
         np.testing.assert_allclose(ours, peer, rtol=0, atol=tolerance * scale)

@@ -21,6 +21,8 @@ constexpr int block_rows(int channels) {
 }
 
 constexpr i64 kMaxBlockRows = block_rows(1);
+constexpr i64 kTasks = 64;  // 8 for each of up to 8 threads
+
 // The sums of a tile: channels * rows is 12 at most.
 template <class T>
 constexpr i64 kTileElements = 12 * kMaxVecs * kLanes<T>;
@@ -375,21 +377,25 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
     const i64 band = round_up(
         ceil_div(p.grid[1], planes >= 32 ? i64(1) : ceil_div(i64(32), planes)), 4 * kMaxBlockRows);
     const i64 bands = ceil_div(p.grid[1], band);
-    const int slots = parallel_slots(
-        planes * bands, 2 * p.columns() * groups.count * p.rows * max_of(i64(depth), i64(1)));
+    // A task is a run of neighbouring pieces: memory is read in long stretches.
+    const i64 pieces = planes * bands, tasks = min_of(pieces, kTasks);
+    const int slots =
+        parallel_slots(tasks, 2 * p.columns() * groups.count * p.rows * max_of(i64(depth), i64(1)));
     Workspace<T> buffers(residues * kTileElements<T>, slots);
     Workspace<i64> depth_lists(2 * p.taps[0], slots);
-    parallel(planes * bands, slots, [&](i64 task, int slot) {
+    parallel(tasks, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
-        const i64 begin = task % bands * band;
-        i64 rest = task / bands;
-        const i64 q0 = rest % p.grid[0];
-        rest /= p.grid[0];
-        const i64 part = rest % parts;
-        rest /= parts;
-        run_rows(job, rest % groups.count, rest / groups.count, channels_of(part, p.rows), q0,
-                 begin, min_of(begin + band, p.grid[1]), buffers.slot(slot),
-                 depth_lists.slot(slot));
+        for (i64 piece = pieces * task / tasks; piece < pieces * (task + 1) / tasks; ++piece) {
+            const i64 begin = piece % bands * band;
+            i64 rest = piece / bands;
+            const i64 q0 = rest % p.grid[0];
+            rest /= p.grid[0];
+            const i64 part = rest % parts;
+            rest /= parts;
+            run_rows(job, rest % groups.count, rest / groups.count, channels_of(part, p.rows), q0,
+                     begin, min_of(begin + band, p.grid[1]), buffers.slot(slot),
+                     depth_lists.slot(slot));
+        }
     });
 }
 
