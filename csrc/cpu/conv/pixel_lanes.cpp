@@ -20,8 +20,17 @@ constexpr int block_rows(int channels) {
     return rows[channels - 1];
 }
 
+// A single row of positions (one-dimensional convolution) has no other rows to share loads with:
+// its tiles are so many vectors wide instead, for sums enough to hide the latency of a
+// multiply-add.
+constexpr int flat_vecs(int channels) {
+    constexpr int vecs[] = {8, 4, 4, 2};
+    return vecs[channels - 1];
+}
+
 constexpr i64 kMaxBlockRows = block_rows(1);
 constexpr i64 kTasks = 64;  // 8 for each of up to 8 threads
+constexpr i64 kRowPart = 4096;
 
 // The sums of a tile: channels * rows is 12 at most.
 template <class T>
@@ -51,16 +60,16 @@ struct PixelTile {
     i64 rows, cols;  // that exist
 };
 
-template <class T, int C, int K, int V, bool kEdge>
+template <class T, int C, int R, int K, int V, bool kEdge>
 FUSEDNN_INLINE void add_taps(const PixelTile<T>& t, const T* src, const T* weights,
-                             const LaneSet (&inside)[V], Vec<T> (&sum)[C][block_rows(C)][V]) {
-    constexpr int R = block_rows(C), lanes = kLanes<T>;
+                             const LaneSet (&inside)[V], Vec<T> (&sum)[C][R][V]) {
+    constexpr int lanes = kLanes<T>;
 #pragma GCC unroll 12
     for (int i = 0; i < R + K - 1; ++i) {
         if (kEdge && (i < t.row_begin || i >= t.row_end)) continue;
         const T* row = src + i * t.row_pitch;
         Vec<T> x[V];
-#pragma GCC unroll 2
+#pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
             x[v] = kEdge ? load_lanes(row + v * lanes, inside[v]) : load(row + v * lanes);
         }
@@ -71,7 +80,7 @@ FUSEDNN_INLINE void add_taps(const PixelTile<T>& t, const T* src, const T* weigh
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c) {
                 const Vec<T> weight = broadcast(weights[k * C + c]);
-#pragma GCC unroll 2
+#pragma GCC unroll 8
                 for (int v = 0; v < V; ++v) {
                     sum[c][r][v] = multiply_add(weight, x[v], sum[c][r][v]);
                 }
@@ -80,16 +89,16 @@ FUSEDNN_INLINE void add_taps(const PixelTile<T>& t, const T* src, const T* weigh
     }
 }
 
-template <class T, int C, int K, int V, bool kEdge>
+template <class T, int C, int R, int K, int V, bool kEdge>
 void pixel_tile(const PixelTile<T>& t) {
-    constexpr int R = block_rows(C), lanes = kLanes<T>;
+    constexpr int lanes = kLanes<T>;
     Vec<T> sum[C][R][V];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
         const Vec<T> start = broadcast(t.bias ? t.bias[c] : T(0));
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
             for (int v = 0; v < V; ++v) sum[c][r][v] = start;
         }
     }
@@ -99,31 +108,31 @@ void pixel_tile(const PixelTile<T>& t) {
             const T* weights = t.weights + channel * t.weights_channel + t.depth_weights[d];
             for (i64 l = 0; l < t.col_taps; ++l) {
                 LaneSet inside[V];
-#pragma GCC unroll 2
-                for (int v = 0; v < V; ++v) {
+#pragma GCC unroll 8
+                for (int v = 0; kEdge && v < V; ++v) {
                     const i64 first = t.x0 + t.col_offset[l] + v * lanes;
                     inside[v] = lanes_between(min_of(max_of(-first, i64(0)), i64(lanes)),
                                               min_of(max_of(t.width - first, i64(0)), i64(lanes)));
                 }
-                add_taps<T, C, K, V, kEdge>(t, src + t.col_offset[l], weights + l * K * C, inside,
-                                            sum);
+                add_taps<T, C, R, K, V, kEdge>(t, src + t.col_offset[l], weights + l * K * C,
+                                               inside, sum);
             }
         }
     }
-    const i64 tail = t.cols - (V - 1) * lanes;
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             if (r >= t.rows) break;
-#pragma GCC unroll 2
+#pragma GCC unroll 8
             for (int v = 0; v < V; ++v) {
                 T* out = t.out + c * t.out_channel + r * t.out_row + v * lanes;
-                if (v < V - 1 || tail == lanes) {
+                const i64 left = t.cols - v * lanes;
+                if (left >= lanes) {
                     store(out, t.accumulate ? sum[c][r][v] + load(out) : sum[c][r][v]);
-                } else {
-                    const Vec<T> old = t.accumulate ? load_partial(out, tail) : Vec<T>{};
-                    store_partial(out, t.accumulate ? sum[c][r][v] + old : sum[c][r][v], tail);
+                } else if (left > 0) {
+                    const Vec<T> old = t.accumulate ? load_partial(out, left) : Vec<T>{};
+                    store_partial(out, t.accumulate ? sum[c][r][v] + old : sum[c][r][v], left);
                 }
             }
         }
@@ -136,13 +145,23 @@ using PixelTileFn = void (*)(const PixelTile<T>&);
 template <class T>
 struct PixelTileTable {
     PixelTileFn<T> entry[kFewChannels][kMaxTapRows][kMaxVecs][2];
+    PixelTileFn<T> flat[kFewChannels][4][2];  // by the logarithm of the vectors
 };
 
 template <class T, int C, int K, int V>
 constexpr void fill_vecs(PixelTileTable<T>& table) {
-    table.entry[C - 1][K - 1][V - 1][0] = pixel_tile<T, C, K, V, false>;
-    table.entry[C - 1][K - 1][V - 1][1] = pixel_tile<T, C, K, V, true>;
+    constexpr int R = block_rows(C);
+    table.entry[C - 1][K - 1][V - 1][0] = pixel_tile<T, C, R, K, V, false>;
+    table.entry[C - 1][K - 1][V - 1][1] = pixel_tile<T, C, R, K, V, true>;
     if constexpr (V > 1) fill_vecs<T, C, K, V - 1>(table);
+}
+
+template <class T, int C, int kLog>
+constexpr void fill_flat(PixelTileTable<T>& table) {
+    constexpr int V = 1 << kLog;
+    table.flat[C - 1][kLog][0] = pixel_tile<T, C, 1, 1, V, false>;
+    table.flat[C - 1][kLog][1] = pixel_tile<T, C, 1, 1, V, true>;
+    if constexpr (2 * V <= flat_vecs(C)) fill_flat<T, C, kLog + 1>(table);
 }
 
 template <class T, int C, int K>
@@ -150,8 +169,9 @@ constexpr void fill(PixelTileTable<T>& table) {
     fill_vecs<T, C, K, kMaxVecs>(table);
     if constexpr (K > 1) {
         fill<T, C, K - 1>(table);
-    } else if constexpr (C > 1) {
-        fill<T, C - 1, kMaxTapRows>(table);
+    } else {
+        fill_flat<T, C, 0>(table);
+        if constexpr (C > 1) fill<T, C - 1, kMaxTapRows>(table);
     }
 }
 
@@ -211,6 +231,7 @@ struct PixelJob {
     const i64* packed_at;  // of each residue within a group
     i64 packed_group;
     const T* bias;
+    bool flat;  // one row of positions
 };
 
 // Columns [x0, x0 + cols) of one residue, from a buffer or straight into dx.
@@ -241,7 +262,8 @@ FUSEDNN_INLINE void run_tile(const PixelJob<T>& job, i64 residue, i64 group, i64
     t.out_row = place.row;
     t.rows = rows;
     t.cols = cols;
-    const int vecs = cols > kLanes<T> ? 2 : 1;
+    int vecs = 1, log_vecs = 0;
+    for (; vecs * kLanes<T> < cols; vecs *= 2) ++log_vecs;
     i64 lowest_col = 0, highest_col = 0;
     for (i64 l = 0; l < p.taps[2]; ++l) {
         lowest_col = min_of(lowest_col, p.offset[2][l]);
@@ -266,15 +288,18 @@ FUSEDNN_INLINE void run_tile(const PixelJob<T>& job, i64 residue, i64 group, i64
         t.weights_channel = p.taps[0] * cell;
         packed += p.channels * t.weights_channel;
         const i64 src_row = row0 + tap_rows.lowest;
-        const i64 reach = block_rows(channels.count) + max_of(tap_rows.count, i64(1)) - 1;
+        const i64 block = job.flat ? 1 : block_rows(channels.count);
+        const i64 reach = block + max_of(tap_rows.count, i64(1)) - 1;
         t.src = src + src_row * p.src_size[2];
         t.row_begin = max_of(-src_row, i64(0));
         t.row_end = min_of(p.src_size[1] - src_row, reach);
         t.bias = run == 0 && job.bias ? job.bias + group * p.rows + channels.first : nullptr;
         t.accumulate = run > 0;
         const bool edge = col_edge || t.row_begin > 0 || t.row_end < reach;
-        pixel_tiles<T>.entry[channels.count - 1][max_of(tap_rows.count, i64(1)) - 1][vecs - 1]
-                            [edge](t);
+        const auto& tiles = pixel_tiles<T>;
+        const int c = channels.count - 1;
+        const i64 k = max_of(tap_rows.count, i64(1)) - 1;
+        (job.flat ? tiles.flat[c][log_vecs][edge] : tiles.entry[c][k][vecs - 1][edge])(t);
     }
 }
 
@@ -303,35 +328,39 @@ FUSEDNN_INLINE void merge_residues(i64 residues, const T* buffer, i64 count, T* 
     }
 }
 
-// Rows [row_begin, row_end) of one destination plane of the channels.
+// Rows and columns of a destination plane.
+struct Patch {
+    i64 row_begin, row_end, col_begin, col_end;
+};
+
 template <class T>
-void run_rows(const PixelJob<T>& job, i64 group, i64 image, const Channels& channels, i64 q0,
-              i64 row_begin, i64 row_end, T* buffer, i64* depth_lists) {
+void run_patch(const PixelJob<T>& job, i64 group, i64 image, const Channels& channels, i64 q0,
+               const Patch& patch, T* buffer, i64* depth_lists) {
     const ConvProblem<T>& p = job.problems[0];
-    const i64 block = block_rows(channels.count);
+    const i64 block = job.flat ? 1 : block_rows(channels.count);
+    const i64 pitch = (job.flat ? flat_vecs(channels.count) : kMaxVecs) * kLanes<T>;
     const i64 row_pitch = p.dst_step[1] * p.dst_size[2];
     T* plane = p.dst + group * job.groups.dst + image * p.dst_image + channels.first * p.dst_plane +
                (q0 * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] * p.dst_size[2] +
                p.dst_start[1] * p.dst_size[2];
-    for (i64 row = row_begin; row < row_end; row += block) {
-        const i64 rows = min_of(block, row_end - row);
-        for (i64 x0 = 0; x0 < p.grid[2]; x0 += kMaxVecs * kLanes<T>) {
-            const i64 cols = min_of(p.grid[2] - x0, i64(kMaxVecs * kLanes<T>));
+    for (i64 row = patch.row_begin; row < patch.row_end; row += block) {
+        const i64 rows = min_of(block, patch.row_end - row);
+        for (i64 x0 = patch.col_begin; x0 < patch.col_end; x0 += pitch) {
+            const i64 cols = min_of(patch.col_end - x0, pitch);
             T* dst = plane + row * row_pitch + x0 * p.dst_step[2];
             if (job.residues == 1 && p.dst_step[2] == 1) {
                 run_tile(job, 0, group, image, q0, row, rows, x0, cols, channels,
                          Place<T>{dst, p.dst_plane, row_pitch}, depth_lists);
                 continue;
             }
-            constexpr i64 pitch = kMaxVecs * kLanes<T>;
             for (i64 residue = 0; residue < job.residues; ++residue) {
-                const i64 some = min_of(job.problems[residue].grid[2] - x0, pitch);
+                const i64 some = min_of(job.problems[residue].grid[2] - x0, cols);
                 if (some <= 0) continue;
                 run_tile(job, residue, group, image, q0, row, rows, x0, some, channels,
                          Place<T>{buffer + residue * kTileElements<T>, block * pitch, pitch},
                          depth_lists);
             }
-            const i64 count = min_of(p.dst_size[2] - x0 * job.residues, pitch * job.residues);
+            const i64 count = min_of(p.dst_size[2] - x0 * job.residues, cols * job.residues);
             for (int c = 0; c < channels.count; ++c) {
                 for (i64 r = 0; r < rows; ++r) {
                     merge_residues(job.residues, buffer + (c * block + r) * pitch, count,
@@ -349,7 +378,8 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
                       const ConvGroups& groups, const T* bias) {
     const ConvProblem<T>& p = problems[0];
     if (p.rows == 0 || p.columns() == 0 || groups.count == 0) return;
-    const TapRowRuns<T> runs(p);
+    const bool flat = p.grid[1] == 1;
+    const TapRowRuns<T> runs(p, flat ? 1 : kMaxTapRows);
     Workspace<i64> packed_at(residues), position(weights[0].volume);
     i64 packed_group = 0;
     double depth = 0;
@@ -369,16 +399,18 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
                          packed.get() + group * packed_group + packed_at.get()[residue]);
         }
     }
-    const PixelJob<T> job{problems,     residues,        groups,       &runs,
-                          packed.get(), packed_at.get(), packed_group, bias};
+    const PixelJob<T> job{problems,        residues,     groups, &runs, packed.get(),
+                          packed_at.get(), packed_group, bias,   flat};
     const i64 parts = ceil_div(p.rows, kFewChannels);
     const i64 planes = p.batch * groups.count * parts * p.grid[0];
     // Few planes are cut into bands of rows.
     const i64 band = round_up(
         ceil_div(p.grid[1], planes >= 32 ? i64(1) : ceil_div(i64(32), planes)), 4 * kMaxBlockRows);
     const i64 bands = ceil_div(p.grid[1], band);
+    // Long rows are cut too: one alone may be all there is.
+    const i64 cuts = ceil_div(p.grid[2], kRowPart);
     // A task is a run of neighbouring pieces: memory is read in long stretches.
-    const i64 pieces = planes * bands, tasks = min_of(pieces, kTasks);
+    const i64 pieces = planes * bands * cuts, tasks = min_of(pieces, kTasks);
     const int slots =
         parallel_slots(tasks, 2 * p.columns() * groups.count * p.rows * max_of(i64(depth), i64(1)));
     Workspace<T> buffers(residues * kTileElements<T>, slots);
@@ -386,15 +418,16 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
     parallel(tasks, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
         for (i64 piece = pieces * task / tasks; piece < pieces * (task + 1) / tasks; ++piece) {
-            const i64 begin = piece % bands * band;
-            i64 rest = piece / bands;
+            const i64 col = piece % cuts * kRowPart, row = piece / cuts % bands * band;
+            const Patch patch{row, min_of(row + band, p.grid[1]), col,
+                              min_of(col + kRowPart, p.grid[2])};
+            i64 rest = piece / cuts / bands;
             const i64 q0 = rest % p.grid[0];
             rest /= p.grid[0];
             const i64 part = rest % parts;
             rest /= parts;
-            run_rows(job, rest % groups.count, rest / groups.count, channels_of(part, p.rows), q0,
-                     begin, min_of(begin + band, p.grid[1]), buffers.slot(slot),
-                     depth_lists.slot(slot));
+            run_patch(job, rest % groups.count, rest / groups.count, channels_of(part, p.rows), q0,
+                      patch, buffers.slot(slot), depth_lists.slot(slot));
         }
     });
 }

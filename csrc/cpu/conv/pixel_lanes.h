@@ -37,14 +37,14 @@ struct TapRows {
 template <class T>
 class TapRowRuns {
   public:
-    FUSEDNN_INLINE explicit TapRowRuns(const ConvProblem<T>& p)
+    FUSEDNN_INLINE explicit TapRowRuns(const ConvProblem<T>& p, i64 longest = kMaxTapRows)
         : taps_(p.taps[1]),
           descending_(taps_ > 1 && p.offset[1][1] < p.offset[1][0]),
           runs_(max_of(taps_, i64(1))) {
         for (i64 k = 0; k < taps_; ++k) {
             const i64 offset = p.offset[1][tap(k)];
             TapRows* last = count_ ? runs_.get() + count_ - 1 : nullptr;
-            if (last && last->lowest + last->count == offset && last->count < kMaxTapRows) {
+            if (last && last->lowest + last->count == offset && last->count < longest) {
                 ++last->count;
             } else {
                 runs_.get()[count_++] = {offset, k, 1};
