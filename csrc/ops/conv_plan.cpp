@@ -32,7 +32,15 @@ constexpr i64 kDirectWidth = 8;
 // measured 1.1 to 7 times faster from stride 4 on, but 0.3 to 1.2 times with stride 2.
 constexpr i64 kDirectStride = 3;
 
+// The direct weight gradient shares loads between 4 rows of positions; without rows to share, a
+// product is faster unless its other side is small as well.
+bool has_rows_to_share(const ConvParams& p) {
+    return p.out_size[1] >= 4 || p.out_channels <= 4 * kFewChannels * p.groups;
+}
+
 bool prefer_direct(ConvPass pass, const ConvParams& p) {
+    if (pass == ConvPass::backward_weight && !is_depthwise(p) && !has_rows_to_share(p))
+        return false;
     if (!direct_applies(pass, p)) return false;
     const bool backward = pass == ConvPass::backward_input;
     if (backward && (p.stride[1] > kDirectStride || p.stride[2] > kDirectStride)) return false;

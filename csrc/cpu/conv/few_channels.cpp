@@ -18,6 +18,8 @@ namespace {
 
 // Of scratch per task: a fraction of the smallest L2 cache in use. A tile's part of it stays in L1.
 constexpr i64 kScratchBytes = 96 * 1024;
+// Output columns of a band: longer rows are cut, as one alone may be all there is.
+constexpr i64 kBandCols = 1024;
 // Output rows that are worked on with one panel of weights: what they read overlaps.
 constexpr i64 kRowsPerPanel = 4;
 
@@ -108,17 +110,18 @@ void prepare(const Job<T>& job, const T* w, i64* offset, T* packed) {
     }
 }
 
-// Output rows [row0, row0 + rows) of one group of one image, from the scratch. y: the group's.
+// Output rows [row0, row0 + rows) and columns [col0, col0 + cols) of one group of one image, from
+// the scratch. y: the group's.
 template <class T>
-void run_band(const Job<T>& job, i64 row0, i64 rows, const T* weights, const T* bias,
-              const T* scratch, T* y) {
+void run_band(const Job<T>& job, i64 row0, i64 rows, i64 col0, i64 cols, const T* weights,
+              const T* bias, const T* scratch, T* y) {
     const ConvParams& c = *job.params;
     const i64 width = c.out_size[2], plane = c.out_size[1] * width;
     TileOutput<T> out{};
     out.ldc = plane;
     for (i64 some = 0; some < rows; some += kRowsPerPanel) {
-        for (i64 x0 = 0; x0 < width; x0 += kTileCols<T>) {
-            out.cols = min_of(width - x0, i64(kTileCols<T>));
+        for (i64 x0 = 0; x0 < cols; x0 += kTileCols<T>) {
+            out.cols = min_of(cols - x0, i64(kTileCols<T>));
             for (i64 panel = 0; panel < job.panels.count; ++panel) {
                 const i64 first = job.panels.start(panel);
                 const int height = job.panels.height(panel);
@@ -130,7 +133,7 @@ void run_band(const Job<T>& job, i64 row0, i64 rows, const T* weights, const T* 
                     const i64 end = max_of(
                         begin,
                         min_of(ceil_div(max_of(c.in_size[1] - top, i64(0)), step), c.kernel[1]));
-                    out.c = y + first * plane + (row0 + r) * width + x0;
+                    out.c = y + first * plane + (row0 + r) * width + col0 + x0;
                     tile((end - begin) * job.row_taps, job.offset + begin * job.row_taps,
                          scratch + r * c.stride[1] * job.band.row_pitch + x0,
                          weights + first * job.taps + begin * job.row_taps * height, out);
@@ -146,7 +149,8 @@ template <class T>
 void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T* y) {
     const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
     const i64 row_taps = channels * c.kernel[2], taps = row_taps * c.kernel[1];
-    const Pass pass = forward_pass(c);
+    Pass pass = forward_pass(c);
+    pass.out_size[2] = min_of(pass.out_size[2], kBandCols);
     const i64 plane = c.in_size[1] * c.in_size[2], out_plane = c.out_size[1] * c.out_size[2];
     if (c.batch * rows * c.groups * out_plane == 0) return;
     Workspace<i64> offset(taps);
@@ -163,22 +167,26 @@ void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* 
                      packed.get()};
     prepare(job, w, offset.get(), packed.get());
     const i64 bands = ceil_div(c.out_size[1], job.band.rows);
-    const i64 tasks = c.batch * c.groups * bands;
+    const i64 cuts = ceil_div(c.out_size[2], kBandCols);
+    const i64 tasks = c.batch * c.groups * bands * cuts;
     const int slots =
         parallel_slots(tasks, 2 * c.batch * c.out_channels * out_plane * max_of(taps, i64(1)));
     Workspace<T> scratch(channels * job.band.size, slots);
     parallel(tasks, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
-        const i64 row0 = task % bands * job.band.rows, image = task / bands / c.groups;
-        const i64 group = task / bands % c.groups;
+        const i64 col0 = task % cuts * kBandCols, row0 = task / cuts % bands * job.band.rows;
+        const i64 image = task / cuts / bands / c.groups, group = task / cuts / bands % c.groups;
+        Pass part = pass;
+        part.pad[2] -= col0 * c.stride[2];
         for (i64 channel = 0; channel < channels; ++channel) {
-            copy_band(pass, job.band,
+            copy_band(part, job.band,
                       x + (image * c.in_channels + group * channels + channel) * plane, 0, row0,
                       scratch.slot(slot) + channel * job.band.size);
         }
-        run_band(job, row0, min_of(job.band.rows, c.out_size[1] - row0),
-                 packed.get() + group * rows * taps, bias ? bias + group * rows : nullptr,
-                 scratch.slot(slot), y + (image * c.out_channels + group * rows) * out_plane);
+        run_band(job, row0, min_of(job.band.rows, c.out_size[1] - row0), col0,
+                 min_of(kBandCols, c.out_size[2] - col0), packed.get() + group * rows * taps,
+                 bias ? bias + group * rows : nullptr, scratch.slot(slot),
+                 y + (image * c.out_channels + group * rows) * out_plane);
     });
 }
 
