@@ -387,3 +387,23 @@ def test_axes_of_one_pixel_cost_nothing():
     up = F.conv_transpose1d(x, w.transpose(1, 0, 2), stride=2)
     column = F.conv_transpose2d(x[..., None], w.transpose(1, 0, 2)[..., None], stride=(2, 1))
     assert np.array_equal(column[..., 0], up)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("channels", "outputs", "groups"), [(1, 9, 1), (3, 2, 1), (6, 6, 6)])
+def test_long_rows_are_cut_without_a_seam(channels, outputs, groups, stride, isa):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, channels, 9001))
+    w = rng.standard_normal((outputs, channels // groups, 7))
+    window = ((stride,), (3,), (1,), groups)
+    dy = rng.standard_normal(F.conv1d(x, w, stride=stride, padding=3, groups=groups).shape)
+
+    def run(algorithm):
+        return (
+            _core.conv_forward(1, x, w, None, *window, algorithm),
+            _core.conv_backward_input(1, dy, w, x.shape, *window, algorithm),
+            _core.conv_backward_weight(1, dy, x, w.shape, *window, algorithm),
+        )
+
+    for direct, product in zip(run("auto"), run("implicit_gemm"), strict=True):
+        np.testing.assert_allclose(direct, product, rtol=0, atol=1e-11)
