@@ -21,65 +21,11 @@ from torch import nn
 from torch.nn import functional
 
 import fusednn as fn
+from fusednn.bench import twins
 from fusednn.cli.train import gpt, lstm
 from fusednn.cli.train.options import DEFAULTS
 
 MARKS = (50, 100, 200, 300, 400, 500)
-
-
-class CharLSTM(nn.Module):
-    def __init__(self, size: int, config: dict[str, Any]) -> None:
-        super().__init__()
-        width = config["width"]
-        self.embedding = nn.Embedding(size, 64)
-        self.lstm = nn.LSTM(64, width, config["layers"], batch_first=True)
-        self.head = nn.Linear(width, size)
-
-    def forward(self, ids: Any) -> Any:
-        return self.head(self.lstm(self.embedding(ids))[0])
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn = nn.ModuleDict(
-            {"c_attn": nn.Linear(width, 3 * width), "c_proj": nn.Linear(width, width)}
-        )
-        self.mlp = nn.ModuleDict(
-            {"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)}
-        )
-
-    def forward(self, x: Any) -> Any:
-        size, length, width = x.shape
-        parts = self.attn["c_attn"](self.ln_1(x)).split(width, 2)
-        q, k, v = (p.view(size, length, self.heads, -1).transpose(1, 2) for p in parts)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn["c_proj"](y.transpose(1, 2).reshape(x.shape))
-        return x + self.mlp["c_proj"](functional.gelu(self.mlp["c_fc"](self.ln_2(x))))
-
-
-class GPT(nn.Module):
-    def __init__(self, size: int, config: dict[str, Any]) -> None:
-        super().__init__()
-        width = config["width"]
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(size, width),
-                "wpe": nn.Embedding(config["length"], width),
-                "h": nn.ModuleList(Block(width, config["heads"]) for _ in range(config["layers"])),
-                "ln_f": nn.LayerNorm(width),
-            }
-        )
-        self.lm_head = nn.Linear(width, size, bias=False)
-
-    def forward(self, ids: Any) -> Any:
-        parts = self.transformer
-        x = parts["wte"](ids) + parts["wpe"](torch.arange(ids.shape[1]))
-        for block in parts["h"]:
-            x = block(x)
-        return self.lm_head(parts["ln_f"](x))
 
 
 def ours(task: Any, limit: float) -> Callable[[Any], None]:
@@ -108,6 +54,19 @@ def theirs(model: Any, rate: float, limit: float) -> Callable[[Any], None]:
     return step
 
 
+def _twin(size: int, config: dict[str, Any]) -> Any:
+    width, layers = config["width"], config["layers"]
+    if config["network"] == "lstm":
+        return twins.build(
+            torch, "charlstm",
+            vocab_size=size, hidden_size=width, num_layers=layers, embedding_dim=64,
+        )  # fmt: skip
+    return twins.build(
+        torch, "gpt", vocab_size=size, block_size=config["length"],
+        n_layer=layers, n_head=config["heads"], n_embd=width,
+    )  # fmt: skip
+
+
 def _loss(model: Any, batch: Any, reduction: str = "mean") -> Any:
     x, y = (torch.from_numpy(np.ascontiguousarray(array)) for array in batch)
     scores = model(x)
@@ -131,7 +90,7 @@ def main() -> None:
     fn.manual_seed(0)
     task = module.prepare(config)
     size = task.about["model"]["vocab_size"]
-    twin: Any = (CharLSTM if arguments.network == "lstm" else GPT)(size, config)
+    twin = _twin(size, config)
     state = {name: torch.tensor(value) for name, value in task.model.state_dict().items()}
     twin.load_state_dict(state)
     limit = config["clip_grad_norm"]

@@ -64,17 +64,24 @@ def quick(monkeypatch):
 # ---- the arguments -------------------------------------------------------------------------------
 
 
-def test_defaults_run_every_timed_shape_in_both_directions():
+def test_defaults_run_every_timed_shape_in_every_direction():
     args = parsed()
     options = runner.Options(args.op, args.cases, args.direction, args.threads, args.peers)
     chosen = runner.selected(options)
-    assert len(chosen) == 2 * sum(map(len, cases.BENCH.values()))
+    expected = {
+        (case.name, direction)
+        for op, directions in runner.DIRECTIONS.items()
+        for case in cases.BENCH[op]
+        for direction in directions
+    }
+    assert {(case.name, direction) for case, direction in chosen} == expected
+    assert len(chosen) == len(expected)
     assert options.threads == 1
     assert runner.PREPARE.keys() == cases.BENCH.keys()
 
 
 def test_cases_are_matched_by_name_and_direction():
-    chosen = runner.selected(runner.Options(cases="k3 s1 g1 fwd$", direction="both"))
+    chosen = runner.selected(runner.Options(cases="k3 s1 g1 fwd$", direction="all"))
     assert {direction for _, direction in chosen} == {"fwd"}
     assert len(chosen) == 7
     assert all("k3 s1 g1" in case.name for case, _ in chosen)
@@ -237,7 +244,7 @@ def test_an_interrupt_keeps_what_is_done(monkeypatch, quick, tmp_path):
 @pytest.mark.parametrize("peer", ["numpy", None])
 def test_a_picture_of_a_run(peer, quick, tmp_path):
     svg = tmp_path / "run.svg"
-    result, _ = runner.run(runner.Options(["pool"], "64x16x8x8", "both", 1, [], budget=0.01))
+    result, _ = runner.run(runner.Options(["pool"], "64x16x8x8", "all", 1, [], budget=0.01))
     if peer:
         result.records = [
             dataclasses.replace(record, ratio_to_best_peer=0.5 + 2 * place, best_peer=peer)
@@ -302,7 +309,7 @@ def test_rounding_passes_and_nothing_else():
 def test_a_shifted_result_is_no_rounding(op, dtype):
     """The tolerance must tell a misplaced element from rounding on every timed shape's kind."""
     case = min(cases.BENCH[op], key=lambda case: case.bytes("fwd"))
-    for direction in ("fwd", "fwdbwd"):
+    for direction in runner.DIRECTIONS[op]:
         work = runner.PREPARE[op](case, direction, np.dtype(dtype), ALONE)
         call = work.calls[OURS]
         work.calls["shifted"] = Call(

@@ -15,7 +15,7 @@ from fusednn.bench.work import (
     tensors_of,
     torch_call,
 )
-from fusednn.testing.cases import Arrays, Direction
+from fusednn.testing.case_types import Arrays, Direction
 from fusednn.testing.cases_attention import AttentionCase
 from fusednn.testing.reference_attention import attention as reference
 

@@ -17,7 +17,8 @@ from fusednn.bench.work import (
     torch_call,
 )
 from fusednn.testing import reference
-from fusednn.testing.cases import Arrays, ConvCase, Direction
+from fusednn.testing.case_types import Arrays, Direction
+from fusednn.testing.cases import ConvCase
 
 LEAVES = ("input", "weight", "bias")
 

@@ -18,7 +18,8 @@ from fusednn.bench.work import (
     torch_call,
 )
 from fusednn.testing import reference
-from fusednn.testing.cases import Arrays, Direction, PoolCase
+from fusednn.testing.case_types import Arrays, Direction
+from fusednn.testing.cases import PoolCase
 
 
 def prepare(case: PoolCase, direction: Direction, dtype: np.dtype[Any], peers: Peers) -> Work:

@@ -17,7 +17,8 @@ from fusednn.bench.work import (
     tensors_of,
     torch_call,
 )
-from fusednn.testing.cases import Arrays, Direction, RecurrentCase
+from fusednn.testing.case_types import Arrays, Direction
+from fusednn.testing.cases import RecurrentCase
 from fusednn.testing.reference_recurrent import Stack
 
 LEAVES = ("input", "weight_ih", "weight_hh", "bias_ih", "bias_hh")

@@ -11,23 +11,36 @@ from typing import Any
 import numpy as np
 
 import fusednn as fn
-from fusednn.bench import attention, ceilings, conv, machine, peers, pool, records, recurrent, table
+from fusednn.bench import (
+    attention,
+    ceilings,
+    conv,
+    machine,
+    peers,
+    pool,
+    records,
+    recurrent,
+    table,
+    train,
+)
 from fusednn.bench.measure import ROUNDS, Timing, alternate
 from fusednn.bench.work import OURS, Work, WrongAnswerError
-from fusednn.testing.cases import BENCH, Case, Direction
+from fusednn.testing.case_types import Case, Direction
+from fusednn.testing.cases import BENCH
 
 PREPARE: dict[str, Callable[..., Work]] = {
     "conv": conv.prepare,
     "pool": pool.prepare,
     "attention": attention.prepare,
     "recurrent": recurrent.prepare,
+    "train": train.prepare,
 }
 # More than this many running processes before we start are somebody else's.
 BUSY = 0.7
+# What each op's cases are timed in.
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    "fwd": ("fwd",),
-    "fwdbwd": ("fwdbwd",),
-    "both": ("fwd", "fwdbwd"),
+    **dict.fromkeys(PREPARE, ("fwd", "fwdbwd")),
+    "train": ("step",),
 }
 
 
@@ -35,7 +48,7 @@ DIRECTIONS: dict[str, tuple[Direction, ...]] = {
 class Options:
     ops: Sequence[str] = tuple(PREPARE)
     cases: str = ""
-    direction: str = "both"
+    direction: str = "all"
     threads: int = 1
     peers: Sequence[str] = peers.PEERS
     dtype: str = "float32"
@@ -47,7 +60,8 @@ def selected(options: Options) -> list[tuple[Case, Direction]]:
     return [
         (case, direction)
         for op in options.ops
-        for direction in DIRECTIONS[options.direction]
+        for direction in DIRECTIONS[op]
+        if options.direction in (direction, "all")
         for case in BENCH[op]
         if re.search(options.cases, f"{case.name} {direction}")
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusednn.testing.cases import Arrays, Case, Direction
+from fusednn.testing.case_types import Arrays, Case, Direction
 from fusednn.testing.reference import relative_error
 
 Results = list[NDArray[Any]]

@@ -89,7 +89,12 @@ def add_parser(subparsers: "Subparsers") -> argparse.ArgumentParser:
         metavar="REGEX",
         help='only cases whose name matches, e.g. "k3 s1" or "fwdbwd"',
     )
-    parser.add_argument("--direction", choices=("fwd", "fwdbwd", "both"), default="both")
+    parser.add_argument(
+        "--direction",
+        choices=("fwd", "fwdbwd", "step", "all"),
+        default="all",
+        help="forward, with backward, or whole training steps (op train)",
+    )
     parser.add_argument("--threads", type=_at_least_one, default=1, metavar="N", help="default 1")
     parser.add_argument(
         "--peers",

@@ -11,28 +11,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .case_types import Arrays, Case, Direction, Shape
 from .cases_attention import ATTENTION_BENCH, ATTENTION_TEST
-
-Direction = Literal["fwd", "fwdbwd"]
-Shape = tuple[int, ...]
-Arrays = dict[str, NDArray[Any]]
-
-
-class Case(Protocol):
-    """What the benchmark asks of every case."""
-
-    @property
-    def op(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    def flops(self, direction: Direction) -> int: ...
-    def bytes(self, direction: Direction, itemsize: int = 4) -> int: ...
-    def arrays(self, dtype: DTypeLike = np.float32, seed: int = 0) -> Arrays: ...
+from .cases_train import TRAIN_BENCH, TRAIN_TEST
 
 
 def _normal(rng: np.random.Generator, shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
@@ -469,6 +455,7 @@ BENCH: dict[str, Sequence[Case]] = {
     "pool": POOL_BENCH,
     "attention": ATTENTION_BENCH,
     "recurrent": RECURRENT_BENCH,
+    "train": TRAIN_BENCH,
 }
 TEST: dict[str, Sequence[Case]] = {
     "conv": CONV_TEST,
@@ -476,4 +463,5 @@ TEST: dict[str, Sequence[Case]] = {
     "gemm": GEMM_TEST,
     "attention": ATTENTION_TEST,
     "recurrent": RECURRENT_TEST,
+    "train": TRAIN_TEST,
 }

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Direction = Literal["fwd", "fwdbwd"]
-Shape = tuple[int, ...]
+from .case_types import Direction, Shape
 
 
 @dataclass(frozen=True)
