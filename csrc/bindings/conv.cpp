@@ -3,6 +3,7 @@
 #include "bindings/array.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
+#include "ops/conv_packed.h"
 #include "ops/conv_plan.h"
 
 namespace fusednn::bindings {
@@ -13,7 +14,8 @@ const char* const kNames[] = {"", "conv1d", "conv2d", "conv3d"};
 
 py::object conv_forward(int spatial, py::handle input_object, py::handle weight_object,
                         py::handle bias_object, py::handle stride, py::handle padding,
-                        py::handle dilation, py::handle groups, const std::string& algorithm) {
+                        py::handle dilation, py::handle groups, const std::string& algorithm,
+                        ops::PackedWeight* packed) {
     const char* op = kNames[spatial];
     const Array input = Array::floating(input_object, op, "input");
     const Array weight = Array::floating_like(weight_object, input, op, "weight");
@@ -33,6 +35,8 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
         new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     {
         GilRelease release(ops::conv_cost(shapes.params));
+        ops::PackedWeight::Buffer held;
+        if (packed) held = packed->apply(input.dtype(), weight.view().data, shapes.params);
         ops::conv_forward(shapes.params, input.dtype(), input.view().data, weight.view().data,
                           bias ? bias->view().data : nullptr, output);
     }
@@ -141,7 +145,12 @@ py::tuple conv_shape(const std::string& name, int spatial, py::handle input_shap
 }  // namespace
 
 void init_conv(py::module_& m) {
-    m.def("conv_forward", &conv_forward);
+    py::class_<ops::PackedWeight>(m, "PackedWeight")
+        .def(py::init<>())
+        .def_property_readonly("nbytes", &ops::PackedWeight::bytes);
+    m.def("conv_forward", &conv_forward, py::arg("spatial"), py::arg("input"), py::arg("weight"),
+          py::arg("bias"), py::arg("stride"), py::arg("padding"), py::arg("dilation"),
+          py::arg("groups"), py::arg("algorithm"), py::arg("packed") = py::none());
     m.def("conv_backward_input", &conv_backward_input);
     m.def("conv_backward_weight", &conv_backward_weight);
     m.def("conv_backward_bias", &conv_backward_bias);

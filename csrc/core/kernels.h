@@ -52,6 +52,13 @@ struct ConvParams {
     i64 kernel[3], stride[3], dilation[3];
     i64 pad[3];  // zeros in front of each axis; those behind follow from out_size
     ConvAlgorithm algorithm;
+    const void* packed = nullptr;  // conv_forward's weights once more, as conv_pack made them
+};
+
+// A form of the weights that a forward pass makes before it uses them; `size` elements.
+struct ConvPacking {
+    enum Form : int { none, winograd, channel_lanes } form;
+    i64 size;
 };
 
 // ---- pool ----------------------------------------
@@ -301,6 +308,9 @@ struct KernelTable {
 
     // x (N, C, D, H, W); w (O, C/groups, KD, KH, KW); bias O values or null; y (N, O, OD, OH, OW).
     void (*conv_forward)(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
+    // How conv_forward would have the weights for these shapes, and the copy in that form.
+    ConvPacking (*conv_packing)(const ConvParams&);
+    void (*conv_pack)(const ConvParams&, const T* w, T* packed);
     // bias: in_channels values that are added to dx, or null (the transposed convolution has one).
     void (*conv_backward_input)(const ConvParams&, const T* dy, const T* w, const T* bias, T* dx);
     void (*conv_backward_weight)(const ConvParams&, const T* x, const T* dy, T* dw);

@@ -13,6 +13,10 @@ void gemm(const GemmParams<T>&);
 template <class T>
 void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
 template <class T>
+ConvPacking conv_packing(const ConvParams&);
+template <class T>
+void conv_pack(const ConvParams&, const T* w, T* packed);
+template <class T>
 void conv_backward_input(const ConvParams&, const T* dy, const T* w, const T* bias, T* dx);
 template <class T>
 void conv_backward_weight(const ConvParams&, const T* x, const T* dy, T* dw);

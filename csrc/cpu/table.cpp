@@ -9,6 +9,8 @@ namespace FUSEDNN_ISA {
 #define FUSEDNN_TABLE(T)        \
     {gemm<T>,                   \
      conv_forward<T>,           \
+     conv_packing<T>,           \
+     conv_pack<T>,              \
      conv_backward_input<T>,    \
      conv_backward_weight<T>,   \
      bias_grad<T>,              \

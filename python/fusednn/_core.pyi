@@ -16,6 +16,12 @@ Ints = int | Sequence[int]
 Padding = int | str | Sequence[int | Sequence[int]]
 
 # ---- conv (bindings/conv.cpp) --------------------------------------------------------------------
+class PackedWeight:
+    """A weight in the form that the kernels read, kept between calls with the same values."""
+
+    @property
+    def nbytes(self) -> int: ...
+
 def conv_forward(
     spatial: int,
     input: Array,
@@ -26,6 +32,7 @@ def conv_forward(
     dilation: Ints,
     groups: int,
     algorithm: str,
+    packed: PackedWeight | None = None,
     /,
 ) -> Array: ...
 def conv_backward_input(

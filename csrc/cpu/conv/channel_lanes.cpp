@@ -280,12 +280,14 @@ FUSEDNN_INLINE bool few_positions(const ConvProblem<T>& p) {
 }
 
 template <class T>
-void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* bias) {
+void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* packed,
+                       const T* bias) {
     const i64 panels = ceil_div(p.rows, kTileCols<T>), grid_rows = p.batch * p.grid[0] * p.grid[1];
     const i64 channel_size = p.tap_count() * kTileCols<T>;
     const i64 chunk = max_of(kPackedChunkBytes / (channel_size * i64(sizeof(T))), i64(1));
     const int slots = parallel_slots(panels, 2 * p.rows * p.columns() * p.depth());
-    Workspace<T> packed(chunk * channel_size, slots), all_sums(p.columns() * kTileCols<T>, slots);
+    Workspace<T> chunks(packed ? 0 : chunk * channel_size, slots);
+    Workspace<T> all_sums(p.columns() * kTileCols<T>, slots);
     Workspace<TapOffsets> tap_lists(p.tap_count(), slots);
     const RowPanels cut(p.grid[2]);
     parallel(panels, slots, [&](i64 task, int slot) {
@@ -294,11 +296,15 @@ void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T
         T* sums = all_sums.slot(slot);
         for (i64 begin = 0; begin < p.channels; begin += chunk) {
             const i64 end = min_of(begin + chunk, p.channels);
-            pack_panel(p, w, row0, begin, end, packed.slot(slot));
+            const T* part = packed + (task * p.channels + begin) * channel_size;
+            if (!packed) {
+                pack_panel(p, w, row0, begin, end, chunks.slot(slot));
+                part = chunks.slot(slot);
+            }
             for (i64 index = 0; index < grid_rows; ++index) {
                 const GridRow row = grid_row(p, index);
-                const TapBase<T> base{p.src + row.image * p.src_image + begin * p.src_plane,
-                                      packed.slot(slot), end - begin, p.src_plane, channel_size};
+                const TapBase<T> base{p.src + row.image * p.src_image + begin * p.src_plane, part,
+                                      end - begin, p.src_plane, channel_size};
                 for (i64 panel = 0; panel < cut.count; ++panel) {
                     const i64 x0 = cut.start(panel);
                     sum_tile(p, base, row, x0, cut.height(panel), begin > 0,
@@ -317,26 +323,43 @@ void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T
     });
 }
 
-}  // namespace
-
 template <class T>
-void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* bias) {
-    if (p.rows == 0 || p.columns() == 0) return;
-    if (few_positions(p)) return run_few_positions(p, w, bias);
-    const i64 panels = ceil_div(p.rows, kTileCols<T>);
+void pack_panels(const ConvProblem<T>& p, const ConvWeights<T>& w, int slots, T* packed) {
+    const i64 panels = ceil_div(p.rows, i64(kTileCols<T>));
     const i64 channel_size = p.tap_count() * kTileCols<T>, panel_size = p.channels * channel_size;
-    const i64 grid_rows = p.batch * p.grid[0] * p.grid[1];
-    const int slots =
-        parallel_slots(panels * grid_rows, 2 * p.rows * p.columns() * max_of(p.depth(), i64(1)));
-    Workspace<T> packed(panels * panel_size);
     // Channels of a panel per packing task, so that few panels still make many tasks.
     const i64 step = ceil_div(p.channels, i64(8));
     const i64 cuts = step ? ceil_div(p.channels, step) : 0;
     parallel(panels * cuts, slots, [&](i64 task, int) {
         const i64 panel = task / cuts, begin = task % cuts * step;
         pack_panel(p, w, panel * kTileCols<T>, begin, min_of(begin + step, p.channels),
-                   packed.get() + panel * panel_size + begin * channel_size);
+                   packed + panel * panel_size + begin * channel_size);
     });
+}
+
+}  // namespace
+
+template <class T>
+void channel_lanes_pack(const ConvProblem<T>& p, const ConvWeights<T>& w, T* packed) {
+    pack_panels(p, w, parallel_slots(ceil_div(p.rows, i64(kTileCols<T>)), p.rows * p.depth()),
+                packed);
+}
+
+template <class T>
+void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* packed,
+                        const T* bias) {
+    if (p.rows == 0 || p.columns() == 0) return;
+    if (few_positions(p)) return run_few_positions(p, w, packed, bias);
+    const i64 panels = ceil_div(p.rows, kTileCols<T>);
+    const i64 panel_size = p.depth() * kTileCols<T>;
+    const i64 grid_rows = p.batch * p.grid[0] * p.grid[1];
+    const int slots =
+        parallel_slots(panels * grid_rows, 2 * p.rows * p.columns() * max_of(p.depth(), i64(1)));
+    Workspace<T> own(packed ? 0 : panels * panel_size);
+    if (!packed) {
+        pack_panels(p, w, slots, own.get());
+        packed = own.get();
+    }
     // A task is a block of neighbouring grid rows, which read much the same of the source, for some
     // of the panels: all of them while the blocks alone make enough tasks.
     const i64 blocks = ceil_div(grid_rows, kRowsPerBlock);
@@ -348,15 +371,17 @@ void conv_channel_lanes(const ConvProblem<T>& p, const ConvWeights<T>& w, const 
         const i64 begin = block * kRowsPerBlock, end = min_of(begin + kRowsPerBlock, grid_rows);
         for (i64 panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
             for (i64 row = begin; row < end; ++row) {
-                run_grid_row(p, grid_row(p, row), panel * kTileCols<T>,
-                             packed.get() + panel * panel_size, bias, tap_lists.slot(slot));
+                run_grid_row(p, grid_row(p, row), panel * kTileCols<T>, packed + panel * panel_size,
+                             bias, tap_lists.slot(slot));
             }
         }
     });
 }
 
-#define FUSEDNN_CHANNEL_LANES(T) \
-    template void conv_channel_lanes<T>(const ConvProblem<T>&, const ConvWeights<T>&, const T*);
+#define FUSEDNN_CHANNEL_LANES(T)                                                                \
+    template void channel_lanes_pack<T>(const ConvProblem<T>&, const ConvWeights<T>&, T*);      \
+    template void conv_channel_lanes<T>(const ConvProblem<T>&, const ConvWeights<T>&, const T*, \
+                                        const T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CHANNEL_LANES)
 
 }  // namespace FUSEDNN_ISA

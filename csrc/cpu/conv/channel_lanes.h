@@ -23,9 +23,18 @@ FUSEDNN_INLINE bool channel_lanes_apply(const ConvProblem<T>& p) {
     return p.step[2] <= 2;
 }
 
+// W, and how many elements it has.
+template <class T>
+FUSEDNN_INLINE i64 channel_lanes_packed_size(const ConvProblem<T>& p) {
+    return round_up(p.rows, i64(kTileCols<T>)) * p.depth();
+}
+template <class T>
+void channel_lanes_pack(const ConvProblem<T>& problem, const ConvWeights<T>& weights, T* packed);
+
+// packed: W if it was made before, or null.
 template <class T>
 void conv_channel_lanes(const ConvProblem<T>& problem, const ConvWeights<T>& weights,
-                        const T* bias);
+                        const T* packed, const T* bias);
 
 }  // namespace FUSEDNN_ISA
 }  // namespace fusednn

@@ -326,6 +326,13 @@ FUSEDNN_INLINE bool outputs_of_row(const WinogradProblem<T>& p, i64 tile0, i64 c
     return total == total;
 }
 
+template <class T, int K>
+void pack_weights(const WinogradProblem<T>& p, int slots, T* u) {
+    const i64 u_stride = winograd_point_stride(p);
+    parallel(p.rows, slots,
+             [&](i64 row, int) { weights_of_row<T, K>(p, row, u + row * p.channels, u_stride); });
+}
+
 template <class T, int M>
 bool run_winograd(const WinogradProblem<T>& p) {
     constexpr int K = kPatch + 1 - M;
@@ -335,13 +342,12 @@ bool run_winograd(const WinogradProblem<T>& p) {
     const int slots = parallel_slots(max_of(panels, p.rows), cost);
 
     // Strides between points that are no multiple of 4 KB: the transforms write all 36 at once.
-    const i64 u_stride = p.rows * p.channels + kLanes<T>;
+    const i64 u_stride = winograd_point_stride(p);
     const i64 v_stride = p.channels * kPanel<T> + kLanes<T>;
     const i64 m_stride = kRowBlock * kPanel<T> + kLanes<T>;
-    Workspace<T> u(kPoints * u_stride);
-    parallel(p.rows, slots, [&](i64 row, int) {
-        weights_of_row<T, K>(p, row, u.get() + row * p.channels, u_stride);
-    });
+    Workspace<T> u_work(p.packed ? 0 : winograd_packed_size(p));
+    if (!p.packed) pack_weights<T, K>(p, slots, u_work.get());
+    const T* u = p.packed ? p.packed : u_work.get();
 
     Workspace<T> v_work(kPoints * v_stride, slots), m_work(kPoints * m_stride, slots);
     Workspace<T> stage_work(kPoints * (kPanel<T> + kLanes<T>), slots);
@@ -365,7 +371,7 @@ bool run_winograd(const WinogradProblem<T>& p) {
                     out.ldc = kPanel<T>;
                     out.cols = count > kLanes<T> ? kPanel<T> : kLanes<T>;
                     tile_function<T>(cut.height(i), out.cols, false)(
-                        p.channels, u.get() + point * u_stride + (row0 + cut.start(i)) * p.channels,
+                        p.channels, u + point * u_stride + (row0 + cut.start(i)) * p.channels,
                         p.channels, v + point * v_stride, kPanel<T>, out);
                 }
             }
@@ -389,7 +395,19 @@ bool winograd(const WinogradProblem<T>& p) {
     return p.kernel == 3 ? run_winograd<T, 4>(p) : run_winograd<T, 2>(p);
 }
 
-#define FUSEDNN_WINOGRAD(T) template bool winograd<T>(const WinogradProblem<T>&);
+template <class T>
+void winograd_pack(const WinogradProblem<T>& p, T* packed) {
+    const int slots = parallel_slots(p.rows, 2 * kPoints * p.rows * p.channels);
+    if (p.kernel == 3) {
+        pack_weights<T, 3>(p, slots, packed);
+    } else {
+        pack_weights<T, 5>(p, slots, packed);
+    }
+}
+
+#define FUSEDNN_WINOGRAD(T)                               \
+    template bool winograd<T>(const WinogradProblem<T>&); \
+    template void winograd_pack<T>(const WinogradProblem<T>&, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_WINOGRAD)
 
 }  // namespace FUSEDNN_ISA

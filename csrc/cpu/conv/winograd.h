@@ -20,8 +20,23 @@ struct WinogradProblem {
     const T* w;
     i64 w_row, w_channel;
     bool reversed;
+    const T* packed;  // the weights as winograd_pack made them, or null
     const T* bias;
 };
+
+// The transformed weights U[36][row][channel], and how many elements that is. Points lie further
+// apart than they need, by a vector: strides of multiples of 4 KB would share few sets of the
+// cache.
+template <class T>
+FUSEDNN_INLINE i64 winograd_point_stride(const WinogradProblem<T>& p) {
+    return p.rows * p.channels + kLanes<T>;
+}
+template <class T>
+FUSEDNN_INLINE i64 winograd_packed_size(const WinogradProblem<T>& p) {
+    return 36 * winograd_point_stride(p);
+}
+template <class T>
+void winograd_pack(const WinogradProblem<T>& problem, T* packed);
 
 // False if a result is not finite: a transform spreads infinities, NaN and overflow over a tile, so
 // the caller must compute the convolution another way.

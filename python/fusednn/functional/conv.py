@@ -16,6 +16,7 @@ from numpy import ndarray
 from .. import _core
 from .._tensor.shape import cat
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
+from .packed import PackedWeight
 
 Ints = int | Sequence[int]
 Padding = int | str | Sequence[int | Sequence[int]]
@@ -45,6 +46,7 @@ def _conv(
     groups: int,
     algorithm: str,
     flip_kernel: bool,
+    packed: _core.PackedWeight | None = None,
 ) -> Any:
     if not (
         isinstance(input, TensorBase)
@@ -67,11 +69,32 @@ def _conv(
         dilation,
         groups,
         algorithm,
+        packed,
     )
     keep = (input if needs(weight) else None, weight if needs(input) else None)
     window = (_frozen(stride), _frozen(padding), _frozen(dilation), groups, algorithm)
     context = (spatial, x.shape, w.shape, window, flip_kernel)
     return record(out, _conv_backward, (input, weight, bias), keep, context)
+
+
+def conv_layer(
+    spatial: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    flip_kernel: bool,
+    packed: PackedWeight,
+) -> Any:
+    """A layer's call: `conv1d`, `conv2d` or `conv3d` that may keep the packed weight (a Tensor)."""
+    op = ("conv1d", "conv2d", "conv3d")[spatial - 1]
+    return _conv(
+        op, spatial, input, weight, bias, stride, padding, dilation, groups, "auto", flip_kernel,
+        packed.of(weight),
+    )  # fmt: skip
 
 
 def _conv_backward(node: Node, grad: Any) -> Gradients:

@@ -8,6 +8,8 @@ from typing import Any
 from .. import _core
 from .. import functional as F
 from .._tensor.creation import zeros
+from ..functional.conv import conv_layer
+from ..functional.packed import PackedWeight
 from . import init
 from .dense import check_sizes, new_parameter
 from .module import Module
@@ -96,7 +98,7 @@ class _Conv(Module):
         self.flip_kernel = flip_kernel
         self.weight = new_parameter(*self._weight_shape(), dtype=dtype)
         self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
-        self._function = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
+        self._packed = PackedWeight()
         self.reset_parameters()
 
     def _kernel_shape(self) -> tuple[int, ...]:
@@ -113,7 +115,8 @@ class _Conv(Module):
         padding = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._widths(input), self.padding_mode), 0
-        return self._function(
+        return conv_layer(
+            self._spatial,
             input,
             self.weight,
             self.bias,
@@ -121,7 +124,8 @@ class _Conv(Module):
             padding,
             self.dilation,
             self.groups,
-            flip_kernel=self.flip_kernel,
+            self.flip_kernel,
+            self._packed,
         )
 
     def _windows(self, input: Any) -> tuple[tuple[int, ...], tuple[tuple[int, int, int, int], ...]]:

@@ -53,6 +53,7 @@ class _Mirror(_Conv):
         self.axis, self.combine = axis, combine
         self._mirrored = known[axis]
         self._linear = combine != "max"
+        self._function = (F.conv1d, F.conv2d)[self._spatial - 1]
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, dtype=dtype,

@@ -139,6 +139,14 @@ void conv_case(const ConvParams& p) {
              [&](const KernelTable<T>& table, T* const* o) {
                  table.conv_forward(p, x.data(), w.data(), nullptr, o[0]);
              });
+    check<T>("conv_forward packed " + name, {with_common_slack<T>(y)},
+             [&](const KernelTable<T>& table, T* const* o) {
+                 std::vector<T> packed(std::size_t(table.conv_packing(p).size));
+                 if (!packed.empty()) table.conv_pack(p, w.data(), packed.data());
+                 ConvParams given = p;
+                 given.packed = packed.empty() ? nullptr : packed.data();
+                 table.conv_forward(given, x.data(), w.data(), bias.data(), o[0]);
+             });
     check<T>("conv_backward_input " + name, {with_common_slack<T>(dx)},
              [&](const KernelTable<T>& table, T* const* o) {
                  table.conv_backward_input(p, dy.data(), w.data(), nullptr, o[0]);
