@@ -5,6 +5,7 @@
 // derives the coefficients. Relative errors stay at a few ulp far out in the tail, since what a^2
 // loses by rounding is put back: it counts a^2 times as much there.
 #pragma once
+#include "cpu/opaque.h"
 #include "cpu/vmath.h"
 
 namespace fusednn {
@@ -45,20 +46,6 @@ struct Normal {
     Vec<T> tail;     // P(Z > a)
     Vec<T> density;  // exp(-a^2 / 2) / sqrt(2 pi)
 };
-
-// v, of which the compiler knows nothing: a product that was rounded stays so, where contraction
-// would otherwise take it into a later sum unrounded.
-template <class V>
-FUSEDNN_INLINE V opaque(V v) {
-#if defined(__AVX512F__)
-    __asm__("" : "+v"(v));
-#elif defined(__x86_64__)
-    __asm__("" : "+x"(v));
-#else
-    __asm__("" : "+w"(v));
-#endif
-    return v;
-}
 
 // a^2 - square, where square is a^2 rounded.
 template <class T>
