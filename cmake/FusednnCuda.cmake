@@ -22,7 +22,7 @@ if(NOT FUSEDNN_CUDA STREQUAL "OFF")
 endif()
 
 if(fusednn_have_cuda)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/cuda/*.cu)
+  file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS csrc/cuda/*.cu)
   add_library(fusednn_cuda OBJECT ${cuda_sources})
   set_target_properties(fusednn_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
     CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)

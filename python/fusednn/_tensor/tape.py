@@ -118,10 +118,22 @@ def register_tensor_type(cls: type[Tensor]) -> None:
 _new = object.__new__
 
 
+def is_array(value: Any) -> bool:
+    """Is it NumPy's array, or one on a GPU?"""
+    return isinstance(value, ndarray) or hasattr(value, "__cuda_array_interface__")
+
+
+def as_array(data: Any) -> Any:
+    """An array as it is; what NumPy made a number of, as an array again."""
+    if type(data) is ndarray or hasattr(data, "__cuda_array_interface__"):
+        return data
+    return asarray(data)
+
+
 def wrap(data: Any) -> Tensor:
     """A Tensor around an array that nobody else holds, off the tape."""
     out = _new(_tensor_type)
-    out._data = data if type(data) is ndarray else asarray(data)
+    out._data = data if type(data) is ndarray else as_array(data)
     out._requires_grad = False
     out._node = out._grad = out._hooks = None
     out._memory = [0, PRIVATE]
@@ -152,7 +164,7 @@ def record(
     copied), then `context` as it is, then the output's array if `keep_output`.
     """
     out = _new(_tensor_type)
-    out._data = data if type(data) is ndarray else asarray(data)
+    out._data = data if type(data) is ndarray else as_array(data)
     out._memory = memory = [0, PRIVATE]
     out._grad = out._hooks = None
     if grad_enabled():
