@@ -67,6 +67,7 @@ class MutableArray {
     }
 
   private:
+    friend class Call;
     py::object owner_;
     void* data_;
 };

@@ -23,11 +23,16 @@ class Call {
     // As those of Array, on either side; Error where another argument is elsewhere.
     Array floating(py::handle object, const char* argument);
     Array floating_like(py::handle object, const Array& like, const char* argument);
+    Array strided(py::handle object, const char* argument, bool flat = false);
+    Array boolean(py::handle object, const char* argument);
+    Array integer(py::handle object, const char* argument);
+    MutableArray mutable_like(py::handle object, const Array& like, const char* argument);
     // Winning taps of max pooling, uint8, uint16 or int32 for `bytes` of 1, 2 or 4.
     Array taps(py::handle object, const char* argument, int bytes);
 
     // New arrays beside those of the call.
     py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
+    py::object new_int64_array(int ndim, const i64* shape, i64** data);
     py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data);
 
     const char* op() const { return op_; }
@@ -39,7 +44,10 @@ class Call {
     static constexpr int kCpu = -1, kUnknown = -2;
 
     void settle(int number, const char* argument);
-    Array on_device(py::handle object, const char* argument, std::string* type);
+    DeviceArray placed(py::handle object, const char* argument);
+    Array view_of(DeviceArray array, const char* argument);
+    [[noreturn]] void refuse(const char* argument, const DeviceArray& array,
+                             const char* expected) const;
     bool is_numpy(py::handle object, const char* argument);
 
     const char* op_;

@@ -1,5 +1,7 @@
 #include "bindings/device_array.h"
 
+#include <utility>
+
 #include "core/errors.h"
 #include "cuda/device.h"
 
@@ -108,8 +110,9 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
         array.shape[axis] = shape[std::size_t(axis)].cast<i64>();
     }
     array.type = interface["typestr"].cast<std::string>();
-    const auto address = interface["data"].cast<py::tuple>()[0].cast<std::uintptr_t>();
+    const auto [address, read_only] = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
     array.data = reinterpret_cast<void*>(address);
+    array.read_only = read_only;
     array.contiguous = contiguous(array, entry(interface, "strides"));
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
@@ -128,6 +131,10 @@ DeviceArray contiguous_device_array(py::handle object, const char* op, const cha
     current.enter(array.device, op);
     return read_device_array(module.attr("ascontiguousarray")(module.attr("asarray")(array.owner)),
                              op, argument);
+}
+
+py::object as_int64(py::handle object, const char* op) {
+    return cupy(op).attr("asarray")(object, py::arg("dtype") = "int64");
 }
 
 void CurrentDevice::enter(int device, const char* op) {

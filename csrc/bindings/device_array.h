@@ -18,7 +18,7 @@ struct DeviceArray {
     std::string type;  // as NumPy writes it: "<f4"
     int ndim;
     i64 shape[kMaxDims];
-    bool contiguous;
+    bool contiguous, read_only;
     int device;
     std::uintptr_t stream;  // what is being computed there goes into the array; 0: nothing is
 };
@@ -30,6 +30,9 @@ bool is_device_array(py::handle object);
 DeviceArray read_device_array(py::handle object, const char* op, const char* argument);
 // The same elements in C order, copied by CuPy where they are not.
 DeviceArray contiguous_device_array(py::handle object, const char* op, const char* argument);
+
+// A copy as int64.
+py::object as_int64(py::handle object, const char* op);
 
 // Makes CuPy's device `device` the current one until it is destroyed, if it is not already.
 class CurrentDevice {

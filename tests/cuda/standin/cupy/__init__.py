@@ -313,7 +313,7 @@ def asarray(value: Any, dtype: Any = None) -> ndarray:
     if isinstance(value, ndarray) and (dtype is None or value.dtype == dtype):
         return value
     if hasattr(value, "__cuda_array_interface__") and not isinstance(value, ndarray):
-        return _borrow(value)
+        return asarray(_borrow(value), dtype)
     return array(value, dtype)
 
 
