@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from numpy import array, asarray, empty, ndarray
 from numpy.typing import NDArray
@@ -118,7 +118,7 @@ def register_tensor_type(cls: type[Tensor]) -> None:
 _new = object.__new__
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: Any) -> TypeGuard[Array]:
     """Is it NumPy's array, or one on a GPU?"""
     return isinstance(value, ndarray) or hasattr(value, "__cuda_array_interface__")
 
