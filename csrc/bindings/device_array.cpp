@@ -144,8 +144,7 @@ void CurrentDevice::enter(int device, const char* op) {
     entered_ = std::move(entered);
 }
 
-CurrentDevice::~CurrentDevice() {
-    if (!entered_) return;
+void CurrentDevice::leave() {
     try {
         const py::error_scope pending;  // an error on its way stays what it is
         entered_.attr("__exit__")(py::none(), py::none(), py::none());

@@ -38,12 +38,16 @@ py::object as_int64(py::handle object, const char* op);
 class CurrentDevice {
   public:
     CurrentDevice() = default;
-    ~CurrentDevice();
+    ~CurrentDevice() {
+        if (entered_) leave();
+    }
     CurrentDevice(const CurrentDevice&) = delete;
     CurrentDevice& operator=(const CurrentDevice&) = delete;
     void enter(int device, const char* op);
 
   private:
+    void leave();
+
     py::object entered_;
 };
 

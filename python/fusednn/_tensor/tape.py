@@ -120,7 +120,14 @@ _new = object.__new__
 
 def is_array(value: Any) -> TypeGuard[Array]:
     """Is it NumPy's array, or one on a GPU?"""
-    return isinstance(value, ndarray) or hasattr(value, "__cuda_array_interface__")
+    if isinstance(value, ndarray) or hasattr(value, "__cuda_array_interface__"):
+        return True
+    place = getattr(value, "__dlpack_device__", None)
+    return place is not None and int(place()[0]) in _DLPACK_CUDA
+
+
+# Device memory, and memory that a GPU and the CPU share.
+_DLPACK_CUDA = (2, 13)
 
 
 def as_array(data: Any) -> Any:

@@ -21,8 +21,9 @@ def floats(op: str, input: Any, argument: str = "input") -> Array:
     if not is_array(array):
         kind = type(array).__name__
         raise TypeError(f"{op}: {argument} must be a Tensor or a NumPy array, got {kind}")
-    # Other libraries' dtypes, of arrays on a GPU, are looked at by the kernels.
-    if isinstance(array.dtype, np.dtype) and array.dtype.char not in "fd":
+    # Other libraries' dtypes, of arrays on a GPU, are looked at by the bindings.
+    dtype = getattr(array, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.char not in "fd":
         raise TypeError(f"{op}: {argument} has dtype {array.dtype}, expected float32 or float64")
     return array
 
