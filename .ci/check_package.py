@@ -1,6 +1,8 @@
 """What a user gets: the wheel's size, what it needs and exports, and what importing it costs.
 
-usage: check_package.py WHEEL    with the wheel installed in the running environment
+usage: check_package.py WHEEL EXTENSION    with the wheel installed in the running environment
+
+EXTENSION is the compiled module of a build without CUDA, which the wheel has.
 """
 
 import re
@@ -46,6 +48,29 @@ def linked(extension: Path) -> tuple[set[str], set[str]]:
     return needed, {line.split()[0] for line in symbols.splitlines()}
 
 
+def has_cuda_code(extension: Path) -> bool:
+    """Machine code for GPUs, in the section where nvcc puts it."""
+    return ".nv_fatbin" in output("readelf", "-SW", str(extension))
+
+
+def extension_complaints(name: str, extension: Path, cuda: bool) -> list[str]:
+    found = []
+    libraries, symbols = linked(extension)
+    print(f"{name}: {extension.stat().st_size / 1e6:.2f} MB")
+    print(f"{name} loads {', '.join(sorted(libraries))}")
+    print(f"{name} exports {', '.join(sorted(symbols))}")
+    # No CUDA library either: its run time is inside, the driver is looked for when it is needed.
+    strange = {lib for lib in libraries - LIBRARIES if not lib.startswith("ld-linux")}
+    if strange:
+        found.append(f"{name} loads {sorted(strange)}")
+    foreign = {s for s in symbols if not s.startswith(("PyInit_", "fusednn_"))}
+    if foreign:
+        found.append(f"{name} exports {sorted(foreign)[:5]}")
+    if has_cuda_code(extension) != cuda:
+        found.append(f"{name} has {'no ' if cuda else ''}CUDA code")
+    return found
+
+
 def import_ms(rounds: int = 11) -> float:
     """Milliseconds that `import fusednn` takes on top of NumPy: the median of fresh processes."""
     code = (
@@ -60,7 +85,7 @@ def eager() -> list[str]:
     return output(sys.executable, "-c", code).split()
 
 
-def complaints(path: Path) -> list[str]:
+def complaints(path: Path, without_cuda: Path) -> list[str]:
     found = []
     size = path.stat().st_size
     print(f"{path.name}: {size / 1e6:.2f} MB")
@@ -74,15 +99,8 @@ def complaints(path: Path) -> list[str]:
         for name in wheel.namelist():
             if not name.endswith(".so"):
                 continue
-            libraries, symbols = linked(Path(wheel.extract(name, folder)))
-            print(f"{name} loads {', '.join(sorted(libraries))}")
-            print(f"{name} exports {', '.join(sorted(symbols))}")
-            strange = {lib for lib in libraries - LIBRARIES if not lib.startswith("ld-linux")}
-            if strange:
-                found.append(f"{name} loads {sorted(strange)}")
-            foreign = {s for s in symbols if not s.startswith(("PyInit_", "fusednn_"))}
-            if foreign:
-                found.append(f"{name} exports {sorted(foreign)[:5]}")
+            found += extension_complaints(name, Path(wheel.extract(name, folder)), cuda=True)
+    found += extension_complaints("the build without CUDA", without_cuda, cuda=False)
     cost = import_ms()
     print(f"import: {cost:.0f} ms over NumPy")
     if cost > MOST_IMPORT_MS:
@@ -93,10 +111,10 @@ def complaints(path: Path) -> list[str]:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    found = complaints(Path(sys.argv[1]))
+    found = complaints(Path(sys.argv[1]), Path(sys.argv[2]))
     for line in found:
         print(f"PACKAGE: {line}")
     return 1 if found else 0

@@ -5,28 +5,33 @@ if(NOT FUSEDNN_CUDA MATCHES "^(AUTO|ON|OFF)$")
 endif()
 if(NOT FUSEDNN_CUDA STREQUAL "OFF")
   include(CheckLanguage)
+  include(cmake/FusednnNvcc.cmake)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Before enable_language, which would otherwise take the compiler's default.
+    # Before enable_language, which would otherwise take the compiler's default. sm_80 also runs on
+    # 8.6 and 8.9; what comes after 9.0 compiles the PTX when it loads it.
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")
   endif()
+  fusednn_find_nvcc()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(fusednn_have_cuda ON)
   elseif(FUSEDNN_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "FUSEDNN_CUDA=ON, but no CUDA compiler was found; set CUDACXX or add nvcc to PATH")
+    message(FATAL_ERROR "FUSEDNN_CUDA=ON, but no CUDA compiler was found; set CUDACXX, add nvcc to "
+      "PATH, or let pip bring one with FUSEDNN_NVCC=pypi")
   else()
     message(STATUS "No CUDA compiler found: building the CPU half only")
   endif()
 endif()
 
 if(fusednn_have_cuda)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/cuda/*.cu)
+  file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS csrc/cuda/*.cu)
   add_library(fusednn_cuda OBJECT ${cuda_sources})
   set_target_properties(fusednn_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
     CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
-  target_compile_options(fusednn_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all>)
+  target_compile_options(fusednn_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all -Xcompiler=-Wall>)
   target_link_libraries(fusednn_cuda PUBLIC CUDA::cudart_static)
 else()
   add_library(fusednn_cuda OBJECT csrc/cuda/stub.cpp)

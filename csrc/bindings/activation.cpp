@@ -1,8 +1,7 @@
 #include "ops/activation.h"
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
-#include "core/dispatch.h"
 #include "ops/shapes.h"
 
 namespace fusednn::bindings {
@@ -10,30 +9,32 @@ namespace fusednn::bindings {
 namespace {
 
 py::object relu_forward(py::handle input_object) {
-    const Array input = Array::floating(input_object, "relu", "input");
+    Call call("relu");
+    const Array input = call.floating(input_object, "input");
     void* output;
-    py::object result = new_array(input.dtype(), input.ndim(), input.shape(), &output);
+    py::object result = call.new_array(input.dtype(), input.ndim(), input.shape(), &output);
     const i64 size = input.size();
-    GilRelease release(size * 2);
+    const Run run(call, size * 2);
     with_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().relu_forward(size, input.data<T>(), static_cast<T*>(output));
+        run.kernels<T>().relu_forward(size, input.data<T>(), static_cast<T*>(output));
     });
     return result;
 }
 
 py::object relu_backward(py::handle grad_object, py::handle output_object) {
-    const Array grad = Array::floating(grad_object, "relu", "grad");
-    const Array output = Array::floating_like(output_object, grad, "relu", "output");
+    Call call("relu");
+    const Array grad = call.floating(grad_object, "grad");
+    const Array output = call.floating_like(output_object, grad, "output");
     ops::require_shape("relu", "grad", ops::shape_of(grad.view()), ops::shape_of(output.view()));
     void* grad_input;
-    py::object result = new_array(grad.dtype(), grad.ndim(), grad.shape(), &grad_input);
+    py::object result = call.new_array(grad.dtype(), grad.ndim(), grad.shape(), &grad_input);
     const i64 size = grad.size();
-    GilRelease release(size * 3);
+    const Run run(call, size * 3);
     with_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().relu_backward(size, grad.data<T>(), output.data<T>(),
-                                   static_cast<T*>(grad_input));
+        run.kernels<T>().relu_backward(size, grad.data<T>(), output.data<T>(),
+                                       static_cast<T*>(grad_input));
     });
     return result;
 }
@@ -44,67 +45,72 @@ constexpr i64 kElementCost = 20;
 // op: the name for errors; function: the kernel's.
 py::object unary_forward(const char* op, const char* function, py::handle input, double a,
                          double b) {
-    const Array x = Array::floating(input, op, "input");
+    Call call(op);
+    const Array x = call.floating(input, "input");
     const UnaryParams params{ops::unary_named(function), x.size(), a, b};
     void* output;
-    py::object result = new_array(x.dtype(), x.ndim(), x.shape(), &output);
-    GilRelease release(x.size() * kElementCost);
+    py::object result = call.new_array(x.dtype(), x.ndim(), x.shape(), &output);
+    const Run run(call, x.size() * kElementCost);
     with_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().unary_forward(params, x.data<T>(), static_cast<T*>(output));
+        run.kernels<T>().unary_forward(params, x.data<T>(), static_cast<T*>(output));
     });
     return result;
 }
 
 py::object unary_backward(const char* op, const char* function, py::handle grad, py::handle saved,
                           double a, double b) {
-    const Array dy = Array::floating(grad, op, "grad");
-    const Array kept = Array::floating_like(saved, dy, op, "saved");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
+    const Array kept = call.floating_like(saved, dy, "saved");
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), ops::shape_of(kept.view()));
     const UnaryParams params{ops::unary_named(function), dy.size(), a, b};
     void* output;
-    py::object result = new_array(dy.dtype(), dy.ndim(), dy.shape(), &output);
-    GilRelease release(dy.size() * kElementCost);
+    py::object result = call.new_array(dy.dtype(), dy.ndim(), dy.shape(), &output);
+    const Run run(call, dy.size() * kElementCost);
     with_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().unary_backward(params, dy.data<T>(), kept.data<T>(), static_cast<T*>(output));
+        run.kernels<T>().unary_backward(params, dy.data<T>(), kept.data<T>(),
+                                        static_cast<T*>(output));
     });
     return result;
 }
 
 py::object prelu_forward(py::handle input, py::handle weight) {
     const char* op = "prelu";
-    const Array x = Array::floating(input, op, "input");
-    const Array w = Array::floating_like(weight, x, op, "weight");
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    const Array w = call.floating_like(weight, x, "weight");
     const ops::PreluView view = ops::prelu_view(ops::shape_of(x.view()), ops::shape_of(w.view()));
     void* output;
-    py::object result = new_array(x.dtype(), x.ndim(), x.shape(), &output);
-    GilRelease release(x.size() * 2);
+    py::object result = call.new_array(x.dtype(), x.ndim(), x.shape(), &output);
+    const Run run(call, x.size() * 2);
     with_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().prelu_forward(view.outer, view.channels, view.inner, x.data<T>(), w.data<T>(),
-                                   static_cast<T*>(output));
+        run.kernels<T>().prelu_forward(view.outer, view.channels, view.inner, x.data<T>(),
+                                       w.data<T>(), static_cast<T*>(output));
     });
     return result;
 }
 
 py::tuple prelu_backward(py::handle grad, py::handle input, py::handle weight) {
     const char* op = "prelu";
-    const Array dy = Array::floating(grad, op, "grad");
-    const Array x = Array::floating_like(input, dy, op, "input");
-    const Array w = Array::floating_like(weight, dy, op, "weight");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
+    const Array x = call.floating_like(input, dy, "input");
+    const Array w = call.floating_like(weight, dy, "weight");
     const ops::PreluView view = ops::prelu_view(ops::shape_of(x.view()), ops::shape_of(w.view()));
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), ops::shape_of(x.view()));
     void *dx, *dw;
-    py::object grad_input = new_array(dy.dtype(), x.ndim(), x.shape(), &dx);
-    py::object grad_weight = new_array(dy.dtype(), w.ndim(), w.shape(), &dw);
+    py::object grad_input = call.new_array(dy.dtype(), x.ndim(), x.shape(), &dx);
+    py::object grad_weight = call.new_array(dy.dtype(), w.ndim(), w.shape(), &dw);
     {
-        GilRelease release(x.size() * 8);
+        const Run run(call, x.size() * 8);
         with_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().prelu_backward(view.outer, view.channels, view.inner, dy.data<T>(),
-                                        x.data<T>(), w.data<T>(), static_cast<T*>(dx),
-                                        static_cast<T*>(dw));
+            run.kernels<T>().prelu_backward(view.outer, view.channels, view.inner, dy.data<T>(),
+                                            x.data<T>(), w.data<T>(), static_cast<T*>(dx),
+                                            static_cast<T*>(dw));
         });
     }
     return py::make_tuple(grad_input, grad_weight);

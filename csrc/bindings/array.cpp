@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "bindings/device_array.h"
 #include "core/dispatch.h"
 #include "core/errors.h"
 #include "core/memory.h"
@@ -26,6 +27,9 @@ std::string dtype_name(py::handle array) {
 
 void require_array(py::handle object, const char* op, const char* argument) {
     if (npy_api::get().PyArray_Check_(object.ptr())) return;
+    if (is_device_array(object)) {
+        throw NoKernel(std::string(op) + ": no CUDA kernel; " + argument + " is on a GPU");
+    }
     throw TypeMismatch(std::string(op) + ": " + argument + " must be a NumPy array, got " +
                        type_name(object));
 }
@@ -248,6 +252,20 @@ Array Array::boolean(py::handle object, const char* op, const char* argument) {
                                                    : contiguous_copy(object, descr_of<bool>());
     fill_view(result.view_, result.owner_, DType::f32, op, argument);
     result.fill_strides(1);
+    return result;
+}
+
+Array Array::exact(py::handle object, const py::dtype& dtype, const char* op,
+                   const char* argument) {
+    require_array(object, op, argument);
+    if (type_number(object) != dtype.num()) {
+        throw TypeMismatch(std::string(op) + ": " + argument + " has dtype " + dtype_name(object) +
+                           ", expected " + py::str(dtype).cast<std::string>());
+    }
+    Array result;
+    result.owner_ = readable_in_place(object) ? py::reinterpret_borrow<py::object>(object)
+                                              : contiguous_copy(object, dtype);
+    fill_view(result.view_, result.owner_, DType::f32, op, argument);
     return result;
 }
 

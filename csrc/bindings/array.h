@@ -29,6 +29,9 @@ class Array {
                          bool flat = false);
     // The same for booleans, read as bytes.
     static Array boolean(py::handle object, const char* op, const char* argument);
+    // An array of that very dtype.
+    static Array exact(py::handle object, const py::dtype& dtype, const char* op,
+                       const char* argument);
     // An array of any integer dtype, converted to int64; booleans and floats are refused.
     static Array integer(py::handle object, const char* op, const char* argument);
 
@@ -45,6 +48,7 @@ class Array {
     }
 
   private:
+    friend class Call;  // which makes those on a GPU
     void fill_strides(std::size_t item);
 
     py::object owner_;
@@ -63,6 +67,7 @@ class MutableArray {
     }
 
   private:
+    friend class Call;
     py::object owner_;
     void* data_;
 };

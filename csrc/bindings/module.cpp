@@ -18,6 +18,8 @@ PYBIND11_MODULE(_core, m) {
             PyErr_SetString(PyExc_TypeError, error.what());
         } catch (const Error& error) {
             PyErr_SetString(PyExc_ValueError, error.what());
+        } catch (const NoKernel& error) {
+            PyErr_SetString(PyExc_NotImplementedError, error.what());
         }
     });
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/kernels.h"
+#include "cuda/device.h"
 
 namespace fusednn {
 
@@ -13,6 +14,12 @@ template <>
 const KernelTable<float>& kernels<float>();
 template <>
 const KernelTable<double>& kernels<double>();
+
+// Those of the device that the arrays of a call are on.
+template <class T>
+const KernelTable<T>& kernels(Device device) {
+    return device == Device::cuda ? cuda::table<T>() : kernels<T>();
+}
 
 std::string current_isa();
 // Names of the ISA builds that are compiled in AND that this CPU can run, slowest first.

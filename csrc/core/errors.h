@@ -1,4 +1,5 @@
-// Exceptions that reach Python: Error becomes ValueError, TypeMismatch becomes TypeError.
+// Exceptions that reach Python: Error becomes ValueError, TypeMismatch becomes TypeError,
+// DeviceError becomes RuntimeError, NoKernel becomes NotImplementedError.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -11,6 +12,15 @@ struct Error : std::invalid_argument {
 
 struct TypeMismatch : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
+};
+
+// What CUDA reports.
+struct DeviceError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+struct NoKernel : std::runtime_error {
+    using std::runtime_error::runtime_error;
 };
 
 }  // namespace fusednn

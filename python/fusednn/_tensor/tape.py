@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from numpy import array, asarray, empty, ndarray
 from numpy.typing import NDArray
@@ -118,10 +118,29 @@ def register_tensor_type(cls: type[Tensor]) -> None:
 _new = object.__new__
 
 
+def is_array(value: Any) -> TypeGuard[Array]:
+    """Is it NumPy's array, or one on a GPU?"""
+    if isinstance(value, ndarray) or hasattr(value, "__cuda_array_interface__"):
+        return True
+    place = getattr(value, "__dlpack_device__", None)
+    return place is not None and int(place()[0]) in _DLPACK_CUDA
+
+
+# Device memory, and memory that a GPU and the CPU share.
+_DLPACK_CUDA = (2, 13)
+
+
+def as_array(data: Any) -> Any:
+    """An array as it is; what NumPy made a number of, as an array again."""
+    if type(data) is ndarray or hasattr(data, "__cuda_array_interface__"):
+        return data
+    return asarray(data)
+
+
 def wrap(data: Any) -> Tensor:
     """A Tensor around an array that nobody else holds, off the tape."""
     out = _new(_tensor_type)
-    out._data = data if type(data) is ndarray else asarray(data)
+    out._data = data if type(data) is ndarray else as_array(data)
     out._requires_grad = False
     out._node = out._grad = out._hooks = None
     out._memory = [0, PRIVATE]
@@ -152,7 +171,7 @@ def record(
     copied), then `context` as it is, then the output's array if `keep_output`.
     """
     out = _new(_tensor_type)
-    out._data = data if type(data) is ndarray else asarray(data)
+    out._data = data if type(data) is ndarray else as_array(data)
     out._memory = memory = [0, PRIVATE]
     out._grad = out._hooks = None
     if grad_enabled():

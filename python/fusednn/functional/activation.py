@@ -12,16 +12,18 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
+from .._tensor.tape import Array, Gradients, Node, TensorBase, as_array, is_array, raw, record
 
 
 def floats(op: str, input: Any, argument: str = "input") -> Array:
     """The array of an argument that must be float32 or float64; TypeError otherwise."""
     array = raw(input)
-    if not isinstance(array, ndarray):
+    if not is_array(array):
         kind = type(array).__name__
         raise TypeError(f"{op}: {argument} must be a Tensor or a NumPy array, got {kind}")
-    if array.dtype.char not in "fd":
+    # Other libraries' dtypes, of arrays on a GPU, are looked at by the bindings.
+    dtype = getattr(array, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.char not in "fd":
         raise TypeError(f"{op}: {argument} has dtype {array.dtype}, expected float32 or float64")
     return array
 
@@ -37,7 +39,7 @@ def finish(
     """`out` as an array if input is one, else as a recorded Tensor."""
     if isinstance(input, TensorBase):
         return record(out, backward, (input,), keep, context, keep_output)
-    return out if type(out) is ndarray else np.asarray(out)
+    return out if type(out) is ndarray else as_array(out)
 
 
 # ---- one kernel for all of them ------------------------------------------------------------------
@@ -67,7 +69,7 @@ def _backward_of(op: str) -> Any:
             kernel, a, b, saved = node.saved
         else:
             saved, kernel, a, b = node.saved
-        return (_core.unary_backward(op, kernel, np.asarray(grad), saved, a, b),)
+        return (_core.unary_backward(op, kernel, as_array(grad), saved, a, b),)
 
     backward.__name__ = f"_{op}_backward"
     return backward
@@ -91,7 +93,7 @@ def relu(input: Any, inplace: bool = False) -> Any:
 
 
 def _relu_backward(node: Node, grad: Any) -> Gradients:
-    return (_core.relu_backward(np.asarray(grad), node.saved[0]),)
+    return (_core.relu_backward(as_array(grad), node.saved[0]),)
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
@@ -124,7 +126,7 @@ def prelu(input: Any, weight: Any) -> Any:
 
 def _prelu_backward(node: Node, grad: Any) -> Gradients:
     x_edge, w_edge = node.edges
-    dx, dw = _core.prelu_backward(np.asarray(grad), *node.saved)
+    dx, dw = _core.prelu_backward(as_array(grad), *node.saved)
     return None if x_edge is None else dx, None if w_edge is None else dw
 
 

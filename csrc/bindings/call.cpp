@@ -1,0 +1,177 @@
+#include "bindings/call.h"
+
+#include <string>
+
+#include "core/errors.h"
+#include "ops/shapes.h"
+
+namespace fusednn::bindings {
+
+namespace {
+
+std::string place(int number) {
+    return number < 0 ? "on the CPU" : "on cuda:" + std::to_string(number);
+}
+
+// "<f4" as people say it.
+std::string dtype_name(const std::string& type) {
+    return py::str(py::dtype(type)).cast<std::string>();
+}
+
+const char* float_name(DType dtype) {
+    return dtype == DType::f32 ? "float32" : "float64";
+}
+
+struct TapType {
+    const char *name, *type;
+};
+TapType tap_type(int bytes) {
+    return bytes == 1   ? TapType{"uint8", "|u1"}
+           : bytes == 2 ? TapType{"uint16", "<u2"}
+                        : TapType{"int32", "<i4"};
+}
+
+}  // namespace
+
+// The first array decides. Its device becomes the current one, and the call runs in CuPy's stream.
+void Call::settle(int number, const char* argument) {
+    if (number_ == kUnknown) {
+        if (number >= 0) {
+            current_.enter(number, op_);
+            stream_ = current_stream(op_);
+        }
+        number_ = number;
+        first_ = argument;
+        return;
+    }
+    if (number == number_) return;
+    throw Error(std::string(op_) + ": " + argument + " is " + place(number) + ", expected " +
+                place(number_) + " like " + first_);
+}
+
+// True for what is read as NumPy's array, or refused as none.
+bool Call::is_numpy(py::handle object, const char* argument) {
+    const bool numpy = py::isinstance<py::array>(object);
+    if (!numpy && is_device_array(object)) return false;
+    if (numpy) settle(kCpu, argument);
+    return true;
+}
+
+// What is being computed in another stream is waited for before anything reads it.
+DeviceArray Call::placed(py::handle object, const char* argument) {
+    DeviceArray array = read_device_array(object, op_, argument);
+    settle(array.device, argument);
+    if (array.stream) cuda::order_streams(array.stream, stream_);
+    return array;
+}
+
+Array Call::view_of(DeviceArray array, const char* argument) {
+    if (!array.contiguous) array = contiguous_device_array(array.owner, op_, argument);
+    Array result;
+    result.view_.data = array.data;
+    result.view_.dtype = array.type == "<f8" ? DType::f64 : DType::f32;
+    result.view_.device = Device::cuda;
+    result.view_.ndim = array.ndim;
+    i64 stride = 1;
+    for (int axis = array.ndim - 1; axis >= 0; --axis) {
+        result.view_.shape[axis] = array.shape[axis];
+        result.strides_[axis] = stride;
+        stride *= array.shape[axis];
+    }
+    result.owner_ = std::move(array.owner);
+    return result;
+}
+
+void Call::refuse(const char* argument, const DeviceArray& array, const char* expected) const {
+    throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " + dtype_name(array.type) +
+                       ", expected " + expected);
+}
+
+Array Call::floating(py::handle object, const char* argument) {
+    if (is_numpy(object, argument)) return Array::floating(object, op_, argument);
+    DeviceArray array = placed(object, argument);
+    if (array.type != "<f4" && array.type != "<f8") {
+        refuse(argument, array, "float32 or float64");
+    }
+    return view_of(std::move(array), argument);
+}
+
+Array Call::floating_like(py::handle object, const Array& like, const char* argument) {
+    Array result = floating(object, argument);
+    if (result.dtype() != like.dtype()) {
+        throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " +
+                           float_name(result.dtype()) + ", expected " + float_name(like.dtype()) +
+                           " like input");
+    }
+    return result;
+}
+
+Array Call::strided(py::handle object, const char* argument, bool flat) {
+    if (is_numpy(object, argument)) return Array::strided(object, op_, argument, flat);
+    return floating(object, argument);
+}
+
+Array Call::boolean(py::handle object, const char* argument) {
+    if (is_numpy(object, argument)) return Array::boolean(object, op_, argument);
+    DeviceArray array = placed(object, argument);
+    if (array.type != "|b1") refuse(argument, array, "bool");
+    return view_of(std::move(array), argument);
+}
+
+Array Call::integer(py::handle object, const char* argument) {
+    if (is_numpy(object, argument)) return Array::integer(object, op_, argument);
+    DeviceArray array = placed(object, argument);
+    const char kind = array.type.size() > 1 ? array.type[1] : '?';
+    if (kind != 'i' && kind != 'u') refuse(argument, array, "an integer dtype");
+    if (array.type != "<i8") {
+        array = read_device_array(as_int64(array.owner, op_), op_, argument);
+    }
+    return view_of(std::move(array), argument);
+}
+
+MutableArray Call::mutable_like(py::handle object, const Array& like, const char* argument) {
+    if (is_numpy(object, argument)) return MutableArray::like(object, like, op_, argument);
+    DeviceArray array = placed(object, argument);
+    const char* wanted = float_name(like.dtype());
+    if (array.type != (like.dtype() == DType::f32 ? "<f4" : "<f8")) refuse(argument, array, wanted);
+    const ops::Shape found(array.shape, array.shape + array.ndim);
+    ops::require_shape(op_, argument, found, ops::shape_of(like.view()));
+    if (!array.contiguous || array.read_only) {
+        throw Error(std::string(op_) + ": " + argument +
+                    " is updated in place and must be writable and C-contiguous");
+    }
+    MutableArray result;
+    result.data_ = array.data;
+    result.owner_ = std::move(array.owner);
+    return result;
+}
+
+Array Call::taps(py::handle object, const char* argument, int bytes) {
+    const TapType expected = tap_type(bytes);
+    if (is_numpy(object, argument)) {
+        return Array::exact(object, py::dtype(expected.type), op_, argument);
+    }
+    DeviceArray array = placed(object, argument);
+    if (array.type != expected.type) refuse(argument, array, expected.name);
+    return view_of(std::move(array), argument);
+}
+
+py::object Call::new_array(DType dtype, int ndim, const i64* shape, void** data) {
+    if (device() == Device::cpu) return bindings::new_array(dtype, ndim, shape, data);
+    return new_device_array(float_name(dtype), ndim, shape, data, op_);
+}
+
+py::object Call::new_int64_array(int ndim, const i64* shape, i64** data) {
+    if (device() == Device::cpu) return bindings::new_int64_array(ndim, shape, data);
+    void* raw;
+    py::object array = new_device_array("int64", ndim, shape, &raw, op_);
+    *data = static_cast<i64*>(raw);
+    return array;
+}
+
+py::object Call::new_tap_array(int bytes, int ndim, const i64* shape, void** data) {
+    if (device() == Device::cpu) return bindings::new_tap_array(bytes, ndim, shape, data);
+    return new_device_array(tap_type(bytes).name, ndim, shape, data, op_);
+}
+
+}  // namespace fusednn::bindings

@@ -1,0 +1,171 @@
+#include "bindings/device_array.h"
+
+#include <utility>
+
+#include "core/errors.h"
+#include "cuda/device.h"
+
+namespace fusednn::bindings {
+
+namespace {
+
+// The types of memory in DLPack that a CUDA kernel can read.
+constexpr int kDlpackCuda = 2, kDlpackManaged = 13;
+
+// The default stream by the name that cannot be mistaken (cudaStreamLegacy), as in the interface.
+constexpr std::uintptr_t kDefaultStream = 1;
+
+// Imported when the first array needs it.
+py::object cupy(const char* op) {
+    try {
+        return py::module_::import("cupy");
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_ImportError)) throw;
+        const std::string text = std::string(op) +
+                                 ": arrays on a GPU need CuPy; pip install 'fusednn[cuda]' (" +
+                                 error.what() + ")";
+        py::set_error(PyExc_ImportError, text.c_str());
+        throw py::error_already_set();
+    }
+}
+
+bool on_cuda_by_dlpack(py::handle object) {
+    if (!py::hasattr(object, "__dlpack_device__") || !py::hasattr(object, "__dlpack__")) {
+        return false;
+    }
+    const auto place = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+    return place.first == kDlpackCuda || place.first == kDlpackManaged;
+}
+
+// Which interface says more: without its version 3 nobody tells which stream an array is made in,
+// but DLPack's consumer says where it will be read.
+bool prefers_dlpack(const py::dict& interface, py::handle object) {
+    return interface["version"].cast<int>() < 3 && py::hasattr(object, "__dlpack__");
+}
+
+i64 item_size(const std::string& type) {
+    return type.size() < 3 ? 0 : std::stoll(type.substr(2));
+}
+
+// In C order? Strides are in bytes.
+bool contiguous(const DeviceArray& array, const py::object& strides) {
+    if (strides.is_none()) return true;
+    i64 step = item_size(array.type);
+    const auto given = py::reinterpret_borrow<py::tuple>(strides);
+    for (int axis = 0; axis < array.ndim; ++axis) {
+        if (array.shape[axis] == 0) return true;
+    }
+    for (int axis = array.ndim - 1; axis >= 0; --axis) {
+        if (array.shape[axis] == 1) continue;
+        if (given[std::size_t(axis)].cast<i64>() != step) return false;
+        step *= array.shape[axis];
+    }
+    return true;
+}
+
+py::object entry(const py::dict& interface, const char* key) {
+    return interface.contains(key) ? py::object(interface[key]) : py::none();
+}
+
+std::uintptr_t stream_of(const py::dict& interface, const std::string& name) {
+    const py::object stream = entry(interface, "stream");
+    if (stream.is_none()) return 0;
+    const auto number = stream.cast<std::uintptr_t>();
+    if (number == 0) {
+        throw Error(name + " has stream 0 in its __cuda_array_interface__, which is ambiguous");
+    }
+    return number;
+}
+
+}  // namespace
+
+bool is_device_array(py::handle object) {
+    return py::hasattr(object, "__cuda_array_interface__") || on_cuda_by_dlpack(object);
+}
+
+DeviceArray read_device_array(py::handle object, const char* op, const char* argument) {
+    const std::string name = std::string(op) + ": " + argument;
+    if (!cuda::compiled() || cuda::device_count() == 0) {
+        throw DeviceError(name + " is on a GPU, but fusednn cannot use one: " + cuda::status());
+    }
+    DeviceArray array{};
+    array.owner = py::reinterpret_borrow<py::object>(object);
+    py::dict interface;
+    const bool has_interface = py::hasattr(object, "__cuda_array_interface__");
+    if (has_interface) interface = object.attr("__cuda_array_interface__");
+    if (!has_interface || prefers_dlpack(interface, object)) {
+        array.owner = cupy(op).attr("from_dlpack")(object);
+        interface = array.owner.attr("__cuda_array_interface__");
+    }
+    if (!entry(interface, "mask").is_none()) {
+        throw TypeMismatch(name + " is a masked array, expected one without mask");
+    }
+    const auto shape = interface["shape"].cast<py::tuple>();
+    if (shape.size() > std::size_t(kMaxDims)) {
+        throw Error(name + " has " + std::to_string(shape.size()) +
+                    " dimensions, expected at most " + std::to_string(kMaxDims));
+    }
+    array.ndim = int(shape.size());
+    for (int axis = 0; axis < array.ndim; ++axis) {
+        array.shape[axis] = shape[std::size_t(axis)].cast<i64>();
+    }
+    array.type = interface["typestr"].cast<std::string>();
+    const auto [address, read_only] = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
+    array.data = reinterpret_cast<void*>(address);
+    array.read_only = read_only;
+    array.contiguous = contiguous(array, entry(interface, "strides"));
+    array.stream = stream_of(interface, name);
+    // An array without elements lies nowhere.
+    array.device = address ? cuda::device_of(array.data) : cuda::current_device();
+    if (array.device < 0) {
+        throw Error(name + " has a __cuda_array_interface__, but its data is not on a GPU");
+    }
+    return array;
+}
+
+DeviceArray contiguous_device_array(py::handle object, const char* op, const char* argument) {
+    const DeviceArray array = read_device_array(object, op, argument);
+    if (array.contiguous) return array;
+    const py::object module = cupy(op);
+    CurrentDevice current;
+    current.enter(array.device, op);
+    return read_device_array(module.attr("ascontiguousarray")(module.attr("asarray")(array.owner)),
+                             op, argument);
+}
+
+py::object as_int64(py::handle object, const char* op) {
+    return cupy(op).attr("asarray")(object, py::arg("dtype") = "int64");
+}
+
+void CurrentDevice::enter(int device, const char* op) {
+    if (entered_ || cuda::current_device() == device) return;
+    py::object entered = cupy(op).attr("cuda").attr("Device")(device);
+    entered.attr("__enter__")();
+    entered_ = std::move(entered);
+}
+
+void CurrentDevice::leave() {
+    try {
+        const py::error_scope pending;  // an error on its way stays what it is
+        entered_.attr("__exit__")(py::none(), py::none(), py::none());
+    } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("leaving a CUDA device");
+    }
+}
+
+std::uintptr_t current_stream(const char* op) {
+    const auto stream =
+        cupy(op).attr("cuda").attr("get_current_stream")().attr("ptr").cast<std::uintptr_t>();
+    return stream ? stream : kDefaultStream;
+}
+
+py::object new_device_array(const char* dtype, int ndim, const i64* shape, void** data,
+                            const char* op) {
+    py::tuple sizes(ndim);
+    for (int axis = 0; axis < ndim; ++axis) sizes[std::size_t(axis)] = shape[axis];
+    py::object array = cupy(op).attr("empty")(sizes, py::arg("dtype") = dtype);
+    *data = reinterpret_cast<void*>(array.attr("data").attr("ptr").cast<std::uintptr_t>());
+    return array;
+}
+
+}  // namespace fusednn::bindings

@@ -1,0 +1,208 @@
+// Elementwise nonlinearities and their gradients: x, y, dy, dx flat arrays.
+//
+// Where a limit exists it is given: silu(-inf) is -0, gelu'(inf) is 1. NaN stays NaN. The formulas
+// are those of csrc/cpu/activation/unary.cpp, with CUDA's own exponentials.
+#include "cuda/elementwise.h"
+#include "cuda/kernels.h"
+
+namespace fusednn::cuda {
+
+namespace {
+
+// ---- parts of the functions ----------------------------------------
+
+// Of numbers; of a NaN, the NaN, where fmin and fmax would give the other one.
+template <class T>
+FUSEDNN_DEVICE T at_least(T x, T low) {
+    return x < low ? low : x;
+}
+template <class T>
+FUSEDNN_DEVICE T at_most(T x, T high) {
+    return x > high ? high : x;
+}
+
+// Below this e^x is 0, and so is whatever it is multiplied with.
+template <class T>
+constexpr T kNothing = sizeof(T) == 4 ? T(-104) : T(-746);
+
+// 1 / (1 + e^-x), and 1 minus it without cancellation.
+template <class T>
+struct Logistic {
+    T value, rest;
+    FUSEDNN_DEVICE explicit Logistic(T x) {
+        const T e = exp(-fabs(x)), r = T(1) / (T(1) + e);
+        value = x < T(0) ? e * r : r;
+        rest = x < T(0) ? r : e * r;
+    }
+};
+
+// log(1 + e^-|x|)
+template <class T>
+FUSEDNN_DEVICE T log_of_decay(T x) {
+    return log1p(exp(-fabs(x)));
+}
+
+// P(Z > a) and the density of the normal distribution.
+template <class T>
+FUSEDNN_DEVICE T normal_tail(T a) {
+    return T(0.5) * erfc(a * T(0.70710678118654752440));
+}
+template <class T>
+FUSEDNN_DEVICE T normal_density(T a) {
+    return exp(T(-0.5) * a * a) * T(0.39894228040143267794);
+}
+
+// The argument of gelu_tanh's logistic function, 2 sqrt(2 / pi) (x + 0.044715 x^3), and its slope.
+constexpr double kTwoRoots = 1.59576912160573071176, kCubic = 0.044715;
+
+template <class T>
+struct Mish {
+    T value, slope;  // t = tanh(softplus(x)) = w / (w + 2), w = e^x (e^x + 2), and dt/dx
+    FUSEDNN_DEVICE explicit Mish(T x) {
+        const T e = exp(at_most(x, T(20))), w = e * (e + T(2));
+        const T below = T(1) / (w + T(2));
+        value = w * below;
+        // (1 - t^2) sigmoid(x), with sigmoid(x) = e / (1 + e) and w + 1 = (1 + e)^2
+        slope = T(4) * e * (T(1) + e) * (below * below);
+    }
+};
+
+// ---- forward ----------------------------------------
+
+template <class T, Unary kFunction>
+struct Forward {
+    T a, b;
+    FUSEDNN_DEVICE T operator()(T x) const {
+        if constexpr (kFunction == Unary::sigmoid) return Logistic<T>(x).value;
+        if constexpr (kFunction == Unary::tanh) return tanh(x);
+        if constexpr (kFunction == Unary::gelu) {
+            const T in = at_least(x, T(-40));  // far beyond where the tail is 0
+            return in * normal_tail(-in);
+        }
+        if constexpr (kFunction == Unary::gelu_tanh) {
+            const T in = at_least(x, T(-40));
+            return in * Logistic<T>(T(kTwoRoots) * (in + T(kCubic) * in * in * in)).value;
+        }
+        if constexpr (kFunction == Unary::silu) {
+            return at_least(x, kNothing<T>) * Logistic<T>(x).value;
+        }
+        if constexpr (kFunction == Unary::mish) return at_least(x, kNothing<T>) * Mish<T>(x).value;
+        if constexpr (kFunction == Unary::leaky_relu) return x > T(0) ? x : x * a;
+        if constexpr (kFunction == Unary::elu) return x > T(0) ? x * b : expm1(x) * a;
+        if constexpr (kFunction == Unary::softplus) {
+            const T in = x * a;
+            return in > b ? x : (at_least(in, T(0)) + log_of_decay(in)) / a;
+        }
+        if constexpr (kFunction == Unary::logsigmoid) return at_most(x, T(0)) - log_of_decay(x);
+        if constexpr (kFunction == Unary::hardsigmoid) {
+            return at_most(at_least(x / T(6) + T(0.5), T(0)), T(1));
+        }
+        if constexpr (kFunction == Unary::hardswish) {
+            const T in = at_least(x, T(-3));
+            return in * at_most(at_least(in / T(6) + T(0.5), T(0)), T(1));
+        }
+        if constexpr (kFunction == Unary::hardtanh) return at_most(at_least(x, a), b);
+    }
+};
+
+// ---- backward: dy times the slope at what was saved ----------------------------------------
+
+template <class T, Unary kFunction>
+struct Backward {
+    T a, b;
+    FUSEDNN_DEVICE T operator()(T dy, T v) const {
+        if constexpr (kFunction == Unary::leaky_relu) {
+            return v > T(0) ? dy : dy * a;
+        } else {
+            return dy * slope(v);
+        }
+    }
+    FUSEDNN_DEVICE T slope(T v) const {
+        if constexpr (kFunction == Unary::sigmoid) return v * (T(1) - v);
+        if constexpr (kFunction == Unary::tanh) return (T(1) - v) * (T(1) + v);
+        if constexpr (kFunction == Unary::gelu) {
+            const T in = at_most(at_least(v, T(-40)), T(40));
+            return normal_tail(-in) + in * normal_density(in);
+        }
+        if constexpr (kFunction == Unary::gelu_tanh) {
+            const T in = at_most(at_least(v, T(-40)), T(40)), square = in * in;
+            const Logistic<T> s(T(kTwoRoots) * (in + T(kCubic) * in * square));
+            const T inner = T(kTwoRoots) * (T(1) + T(3 * kCubic) * square);
+            return s.value + in * s.value * s.rest * inner;
+        }
+        if constexpr (kFunction == Unary::silu) {
+            const T in = at_most(at_least(v, kNothing<T>), -kNothing<T>);
+            const Logistic<T> s(in);
+            return s.value + in * s.value * s.rest;
+        }
+        if constexpr (kFunction == Unary::mish) {
+            const T in = at_least(v, kNothing<T>);
+            const Mish<T> m(in);
+            // Far out t is 1 to the last bit, and its slope would multiply infinity.
+            return in > T(20) ? T(1) : m.value + in * m.slope;
+        }
+        if constexpr (kFunction == Unary::elu) return v > T(0) ? b : exp(v) * a;
+        if constexpr (kFunction == Unary::softplus) {
+            const T in = v * a;
+            return in > b ? T(1) : Logistic<T>(in).value;
+        }
+        if constexpr (kFunction == Unary::logsigmoid) return Logistic<T>(-v).value;
+        if constexpr (kFunction == Unary::hardsigmoid) {
+            return v > T(-3) && v < T(3) ? T(1) / T(6) : T(0);
+        }
+        if constexpr (kFunction == Unary::hardswish) {
+            if (v >= T(3)) return T(1);
+            return v > T(-3) ? v / T(3) + T(0.5) : T(0);
+        }
+        if constexpr (kFunction == Unary::hardtanh) return v > a && v < b ? T(1) : T(0);
+    }
+};
+
+// with(constant) for the function that `unary` names, as a compile-time constant.
+template <class Fn>
+void with_function(Unary unary, const Fn& with) {
+#define FUSEDNN_CASE(name) \
+    case Unary::name:      \
+        return with(std::integral_constant<Unary, Unary::name>{})
+    switch (unary) {
+        FUSEDNN_CASE(sigmoid);
+        FUSEDNN_CASE(tanh);
+        FUSEDNN_CASE(gelu);
+        FUSEDNN_CASE(gelu_tanh);
+        FUSEDNN_CASE(silu);
+        FUSEDNN_CASE(mish);
+        FUSEDNN_CASE(leaky_relu);
+        FUSEDNN_CASE(elu);
+        FUSEDNN_CASE(softplus);
+        FUSEDNN_CASE(logsigmoid);
+        FUSEDNN_CASE(hardsigmoid);
+        FUSEDNN_CASE(hardswish);
+        FUSEDNN_CASE(hardtanh);
+    }
+#undef FUSEDNN_CASE
+}
+
+}  // namespace
+
+template <class T>
+void unary_forward(const UnaryParams& p, const T* x, T* y) {
+    with_function(p.function, [&](auto function) {
+        const Forward<T, decltype(function)::value> fn{T(p.a), T(p.b)};
+        map_elements("unary_forward", p.size, x, y, fn);
+    });
+}
+
+template <class T>
+void unary_backward(const UnaryParams& p, const T* dy, const T* saved, T* dx) {
+    with_function(p.function, [&](auto function) {
+        const Backward<T, decltype(function)::value> fn{T(p.a), T(p.b)};
+        map_elements("unary_backward", p.size, dy, saved, dx, fn);
+    });
+}
+
+#define FUSEDNN_UNARY(T)                                              \
+    template void unary_forward<T>(const UnaryParams&, const T*, T*); \
+    template void unary_backward<T>(const UnaryParams&, const T*, const T*, T*);
+FUSEDNN_INSTANTIATE(FUSEDNN_UNARY)
+
+}  // namespace fusednn::cuda

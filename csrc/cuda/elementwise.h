@@ -1,0 +1,86 @@
+// Loops over flat arrays, shared by activations and optimisers.
+#pragma once
+#include "cuda/gpu.h"
+
+namespace fusednn::cuda {
+
+// Threads of a block, and what each moves at once: 16 bytes, the widest load there is.
+constexpr int kElementThreads = 256;
+
+template <class T>
+struct alignas(16) Pack {
+    static constexpr int kSize = 16 / int(sizeof(T));
+    T of[kSize];
+};
+
+// The vectors of the arrays, then the elements that are left.
+template <class T, int kInputs, class Fn>
+__global__ void __launch_bounds__(kElementThreads)
+    map_packs(i64 size, const T* a, const T* b, T* out, Fn fn) {
+    constexpr int n = Pack<T>::kSize;
+    const i64 packs = size / n, step = i64(gridDim.x) * blockDim.x;
+    const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (i64 i = thread; i < packs; i += step) {
+        const Pack<T> va = reinterpret_cast<const Pack<T>*>(a)[i];
+        Pack<T> result;
+        if constexpr (kInputs == 2) {
+            const Pack<T> vb = reinterpret_cast<const Pack<T>*>(b)[i];
+            for (int k = 0; k < n; ++k) result.of[k] = fn(va.of[k], vb.of[k]);
+        } else {
+            for (int k = 0; k < n; ++k) result.of[k] = fn(va.of[k]);
+        }
+        reinterpret_cast<Pack<T>*>(out)[i] = result;
+    }
+    for (i64 i = packs * n + thread; i < size; i += step) {
+        if constexpr (kInputs == 2) {
+            out[i] = fn(a[i], b[i]);
+        } else {
+            out[i] = fn(a[i]);
+        }
+    }
+}
+
+// Arrays that begin between the vectors.
+template <class T, int kInputs, class Fn>
+__global__ void __launch_bounds__(kElementThreads)
+    map_single(i64 size, const T* a, const T* b, T* out, Fn fn) {
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += step) {
+        if constexpr (kInputs == 2) {
+            out[i] = fn(a[i], b[i]);
+        } else {
+            out[i] = fn(a[i]);
+        }
+    }
+}
+
+namespace detail {
+inline bool whole_packs(const void* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+template <int kInputs, class T, class Fn>
+void map(const char* name, i64 size, const T* a, const T* b, T* out, Fn fn) {
+    const bool packs = whole_packs(a) && whole_packs(b) && whole_packs(out);
+    const i64 each = packs ? kElementThreads * Pack<T>::kSize : kElementThreads;
+    const LaunchShape shape{blocks_for(size, each), kElementThreads};
+    if (packs) {
+        launch(name, shape, map_packs<T, kInputs, Fn>, size, a, b, out, fn);
+    } else {
+        launch(name, shape, map_single<T, kInputs, Fn>, size, a, b, out, fn);
+    }
+}
+}  // namespace detail
+
+// out[i] = fn(a[i]), or fn(a[i], b[i]); out may be an input as well. fn: a struct with a
+// FUSEDNN_DEVICE operator() const (a lambda would need a compiler flag).
+template <class T, class Fn>
+void map_elements(const char* name, i64 size, const T* a, T* out, Fn fn) {
+    detail::map<1>(name, size, a, static_cast<const T*>(nullptr), out, fn);
+}
+template <class T, class Fn>
+void map_elements(const char* name, i64 size, const T* a, const T* b, T* out, Fn fn) {
+    detail::map<2>(name, size, a, b, out, fn);
+}
+
+}  // namespace fusednn::cuda

@@ -1,0 +1,26 @@
+// What the files of csrc/cuda define; table.cu puts it into the KernelTable. Names and arguments
+// are those of csrc/cpu, pointers are the device's. They return when the work is in the stream, not
+// when it is done. Layouts and meanings stand beside the table's entries in core/kernels.h.
+#pragma once
+#include "core/kernels.h"
+
+namespace fusednn::cuda {
+
+template <class T>
+void max_pool_forward(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
+template <class T>
+void max_pool_backward(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes, T* dx);
+
+template <class T>
+void relu_forward(i64 size, const T* x, T* y);
+template <class T>
+void relu_backward(i64 size, const T* dy, const T* y, T* dx);
+template <class T>
+void unary_forward(const UnaryParams&, const T* x, T* y);
+template <class T>
+void unary_backward(const UnaryParams&, const T* dy, const T* saved, T* dx);
+
+}  // namespace fusednn::cuda
+
+// Every kernel is a template over the dtype; each file ends by instantiating its own for both.
+#define FUSEDNN_INSTANTIATE(macro) macro(float) macro(double)
