@@ -20,6 +20,7 @@ _EXAMPLES = """\
 examples:
   python -m fusednn info
   python -m fusednn demo --threads 1
+  python -m fusednn explore
   python -m fusednn train cnn --data digits
   python -m fusednn train gpt --data shakespeare
   python -m fusednn generate --checkpoint runs/gpt-shakespeare --prompt 'ROMEO.'
@@ -35,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import attention, bench, demo, generate, info, train
+    from . import attention, bench, demo, explore, generate, info, train
 
     parser = _Parser(
         prog="fusednn",
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (info, demo, train, generate, attention, bench):
+    for module in (info, demo, explore, train, generate, attention, bench):
         module.add_parser(commands).set_defaults(run=module.run)
     return parser
 
