@@ -55,10 +55,10 @@ def compute(fields: Fields) -> dict[str, Any]:
     maps = []
     for name in views:
         weights = np.flip(kernel, _axes_of(name))
-        pair = [
+        before, after = (
             convolve(a[None, None], weights[None, None], None, 1, padding) for a in (x, flipped)
-        ]
-        maps.append({"name": name, "weights": plain(weights), **_pair(*pair, flip)})
+        )
+        maps.append({"name": name, "weights": plain(weights), **_pair(before, after, flip)})
     with no_grad():
         before, after = (layer(a[None, None]).numpy() for a in (x, flipped))
     result = _pair(before, after, flip)

@@ -239,6 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.request_version = self.protocol_version  # also to what is no HTTP: a status line
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
