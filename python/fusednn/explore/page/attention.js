@@ -89,6 +89,6 @@ export function start(about) {
       element("thead", {}, head), element("tbody", {}, ...lines)));
   }
 
-  page.form.addEventListener("input", update);
+  page.onEdit(update);
   update();
 }

@@ -133,6 +133,16 @@ export class Exploration {
     return this.form.elements[name];
   }
 
+  /** Calls back with the control that has changed: a field while it is typed in, a list when
+   *  something is chosen from it. */
+  onEdit(handle) {
+    for (const type of ["input", "change"]) {
+      this.form.addEventListener(type, ({ target }) => {
+        if ((target.tagName === "SELECT") === (type === "change")) handle(target);
+      });
+    }
+  }
+
   /** Asks soon (further calls in between join); show(answer) gets the answer. */
   ask(question, show, waiting = "") {
     this.next = { question, show };

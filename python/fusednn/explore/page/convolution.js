@@ -119,13 +119,13 @@ export function start() {
     play.setAttribute("aria-pressed", "false");
   }
 
-  page.form.addEventListener("input", (event) => {
-    const { name, value } = event.target;
+  page.onEdit((control) => {
+    const { name, value } = control;
     if (name === "dims") choose(Number(value));
     else if (name === "example") take(examples[state.dims][value]);
     else if (name === "flip") update();
     else {
-      const number = whole(event.target);
+      const number = whole(control);
       if (number === null) return;
       const rows = state.dims === 1 ? 1 : whole(page.control("rows")) ?? state.input.length;
       if (name === "padding" || name === "stride") state[name] = number;

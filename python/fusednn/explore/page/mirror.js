@@ -111,12 +111,12 @@ export function start() {
     take(examples[dims][0]);
   }
 
-  page.form.addEventListener("input", (event) => {
-    const { name, value } = event.target;
+  page.onEdit((control) => {
+    const { name, value } = control;
     if (name === "dims") choose(Number(value));
     else if (name === "example") take(examples[state.dims][value]);
     else if (name === "columns" || name === "size") {
-      const size = whole(event.target);
+      const size = whole(control);
       if (size === null) return;
       const part = name === "size" ? "kernel" : "input";
       state[part] = resized(state[part], state.dims === 1 ? 1 : size, size);

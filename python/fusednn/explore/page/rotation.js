@@ -116,9 +116,9 @@ export function start() {
 
   page.control("example").replaceChildren(
     ...examples.map(([name], i) => element("option", { value: i, textContent: name })));
-  page.form.addEventListener("input", (event) => {
-    if (event.target.name === "example") {
-      image = parse(examples[event.target.value][1]);
+  page.onEdit(({ name, value }) => {
+    if (name === "example") {
+      image = parse(examples[value][1]);
       angle = 0;
       build();
       return;
