@@ -11,17 +11,22 @@ import numpy as np
 from .. import nn
 from .._tensor.creation import tensor
 from .._tensor.mode import no_grad
-from .._tensor.shape import cat
 from .._tensor.tape import Array, TensorBase, raw
 from ..nn.recurrent import _Stack
 from .trace import evaluating, first, inputs, named, watching
+from .unroll import unrolling
 
 
 @dataclass
 class GradientFlow:
     """Norms of the gradient of E: by parameter, by layer (with respect to its output), and for
-    recurrent layers by time step, with respect to the state h_t that the layer hands on (LSTMs:
-    "name.c" is that of c_t through the steps after it)."""
+    recurrent layers by time step, with respect to the state h_t.
+
+    steps: "name" has the last layer of a stack, "name.l0", "name.l1", ... those before it;
+    "name.reverse" the other direction, also by time; LSTMs have "name.c" beside "name", for the
+    state c_t through the steps after it. A sequence counts until its own end. A layer or module
+    that is called again is "name#2".
+    """
 
     parameters: dict[str, float] = field(default_factory=dict)
     layers: dict[str, float] = field(default_factory=dict)
@@ -33,13 +38,14 @@ def gradient_flow(
 ) -> GradientFlow:
     """How large the gradient is on its way back through the layers, and through time.
 
-    x: an array, or a list of arrays for several arguments. loss: of the model's output, a scalar
-    Tensor E; by default half the sum of its squares, for a recurrent layer itself of the last time
-    step's. Recurrent layers (RNN, LSTM, GRU in one direction, without lengths) are run step by
-    step, so that the gradient of each state is the whole one, through all later steps; of several
-    layers in a stack the last one's states are seen. Gradients of the parameters are left as they
-    were. Bengio, Simard, Frasconi, "Learning long-term dependencies with gradient descent is
-    difficult", 1994.
+    model: any Module. x: an array, or a list of arrays for several arguments. loss: of the model's
+    output, a scalar Tensor E; by default half the sum of its squares, for a recurrent layer itself
+    of the last time step's. `nn.RNN`, `LSTM` and `GRU` in it (any number of layers, both
+    directions, with lengths) are run step by step, so that the gradient of each state is the whole
+    one, through all later steps; of the cells (`nn.LSTMCell`, ...) each call is a step. Classes
+    derived from these with a forward of their own run as they are, as layers without steps.
+    Gradients of the parameters are left as they were. Bengio, Simard, Frasconi, "Learning
+    long-term dependencies with gradient descent is difficult", 1994.
 
     >>> import numpy as np
     >>> from fusednn import nn
@@ -51,43 +57,45 @@ def gradient_flow(
     arguments = inputs("gradient_flow", x)
     parameters = dict(model.named_parameters())
     before = {name: parameter._grad for name, parameter in parameters.items()}
-    states: dict[str, list[Any]] = {}
-    unrolled: list[nn.Module] = []
     flow = GradientFlow()
     try:
-        for name, module in model.named_modules():
-            if isinstance(module, _Stack):
-                _check_stack(module, name)
-                module.__dict__["forward"] = _step_by_step(
-                    module, name or type(module).__name__, states
-                )
-                unrolled.append(module)
         for parameter in parameters.values():
             parameter._grad = None
-        with evaluating(model), watching(model) as calls:
+        with evaluating(model), unrolling(model) as states, watching(model) as calls:
             output = model(*arguments)
-            outputs = [(name, first(call.output)) for name, call in named(calls)]
+            outputs = [
+                (name, one)
+                for name, call in named(calls)
+                if _is_tensor(one := first(call.output)) and one.requires_grad
+            ]
             for _, one in outputs:
-                if one.requires_grad and not one.is_leaf:
+                if not one.is_leaf:
                     one.retain_grad()
             _loss(model, output, loss).backward()
         flow.parameters = {
             name: _norm(p._grad) for name, p in parameters.items() if p._grad is not None
         }
-        flow.layers = {name: _norm(one.grad) for name, one in outputs if one.requires_grad}
+        flow.layers = {name: _norm(one.grad) for name, one in outputs}
         flow.steps = {
-            name: np.array([_norm(one.grad) for one in steps]) for name, steps in states.items()
+            name: np.array([_norm(state.grad, running) for state, running in steps])
+            for name, steps in states.items()
         }
     finally:
-        for module in unrolled:
-            del module.__dict__["forward"]
         for name, parameter in parameters.items():
             parameter._grad = before[name]
     return flow
 
 
-def _norm(grad: Any) -> float:
-    return 0.0 if grad is None else float(np.linalg.norm(raw(grad).ravel().astype(np.float64)))
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorBase)
+
+
+def _norm(grad: Any, rows: Array | None = None) -> float:
+    """Of all numbers, or of the rows (along the last axis but one) that are True."""
+    if grad is None:
+        return 0.0
+    values = raw(grad) if rows is None else raw(grad)[..., rows, :]
+    return float(np.linalg.norm(values.ravel().astype(np.float64)))
 
 
 def _loss(model: nn.Module, output: Any, loss: Callable[[Any], Any] | None) -> Any:
@@ -98,40 +106,14 @@ def _loss(model: nn.Module, output: Any, loss: Callable[[Any], Any] | None) -> A
             raise ValueError(f"gradient_flow: loss gave {shape}, expected a Tensor of one element")
         return value
     one = first(output)
+    if not _is_tensor(one):
+        raise ValueError(
+            f"gradient_flow: the model gave a {type(one).__name__}, expected a Tensor, or a loss "
+            "that makes one of it"
+        )
     if isinstance(model, _Stack):
         one = one[:, -1] if model.batch_first and one.ndim == 3 else one[-1]
     return (one * one).sum() * 0.5
-
-
-def _check_stack(module: _Stack, name: str) -> None:
-    if module.bidirectional:
-        raise ValueError(
-            f"gradient_flow: layer {name!r} runs in both directions; expected one, so that the "
-            "states have an order"
-        )
-
-
-def _step_by_step(module: _Stack, name: str, states: dict[str, list[Any]]) -> Any:
-    """The layer's forward in single steps, whose states keep their gradients."""
-    inner = type(module).forward
-
-    def forward(input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        if lengths is not None:
-            raise ValueError(f"gradient_flow: layer {name!r} is called with lengths, expected none")
-        axis = 1 if module.batch_first and input.ndim == 3 else 0
-        outputs = []
-        for t in range(input.shape[axis]):
-            step = input[:, t : t + 1] if axis else input[t : t + 1]
-            _, state = inner(module, step, state)
-            parts = state if isinstance(state, tuple) else (state,)
-            for label, part in zip((name, f"{name}.c"), parts, strict=False):
-                part.retain_grad()
-                states.setdefault(label, []).append(part)
-            # The state itself goes on as output: its gradient is then the whole one.
-            outputs.append(parts[0][-1].unsqueeze(axis))
-        return cat(outputs, axis), state
-
-    return forward
 
 
 # ---- the terms of backpropagation through time ---------------------------------------------------

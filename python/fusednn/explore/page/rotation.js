@@ -77,7 +77,7 @@ export function start() {
       element("table", { className: "data" }, element("thead", {}, head), element("tbody", {}, ...lines)));
   }
 
-  /** Three lines over the angle; filled marks where a quarter turn leads. */
+  /** Three rows of marks over the angle, filled and joined where quarter turns lead. */
   function chart({ turns, limits }) {
     const [width, height, left, right, top, bottom] = [760, 230, 55, 150, 14, 30];
     const values = turns.flatMap((turn) => [turn.score, turn.mean, turn.max]);
@@ -99,7 +99,7 @@ export function start() {
     for (const turn of turns) parts.push(text(x(turn.angle), height - 8, "middle", `${turn.angle}°`));
     const names = { max: "maximum", mean: "mean", score: "one orientation" };
     Object.entries(names).forEach(([key, name], i) => {
-      const points = turns.map((turn) => `${x(turn.angle)},${y(turn[key])}`).join(" ");
+      const points = turns.filter((turn) => turn.angle % 90 === 0).map((turn) => `${x(turn.angle)},${y(turn[key])}`).join(" ");
       const marks = turns.map((turn) => svg("circle", {
         cx: x(turn.angle), cy: y(turn[key]), r: 4, "stroke-width": 2, class: turn.angle % 90 ? "hollow" : "",
       }));
