@@ -225,8 +225,11 @@ def test_attention_of_a_trained_network():
     run = Saved("gpt", "letters", gpt, data.CharTokenizer("abc \n\t"), None)
     explored = attention.Attention(0, run)
     assert explored.about() == {
-        "text": "a GPT trained on letters, 2 layers", "trained": True, "layers": 2
+        "text": "a GPT trained on letters, 2 layers", "trained": True, "layers": 2, "example": ""
     }  # fmt: skip
+    run.tokens = data.CharTokenizer("The dogbi")
+    assert explored.about()["example"] == "The dog"
+    run.tokens = data.CharTokenizer("abc \n\t")
     ids = run.tokens.encode("ab c")
     for layer, (_, weights) in enumerate(fn.analysis.attention_maps(gpt, ids[None]).items()):
         got = ask(explored.compute, text=" ab c ", layer=layer + 1)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CHARACTERS, TOKENS = 400, 40
 WIDTH, HEADS = 32, 4
+EXAMPLE = "The dog bites the man, and the man runs."
+_SHORT = EXAMPLE[:21]
 # Without training all scores are near 0 and all weights alike: embeddings this large spread them.
 _SCALE = 1.8
 
@@ -42,13 +44,13 @@ class Attention:
             self._places = nn.SinusoidalPositionalEncoding(WIDTH)
 
     def about(self) -> dict[str, Any]:
-        """What is being looked at: text, whether trained, number of layers."""
+        """What is looked at: text, whether trained, number of layers, and what to begin with."""
         if self.run is None:
             text = f"{HEADS} heads of a layer that nobody has trained (seed {self.seed})"
-            return {"text": text, "trained": False, "layers": 1}
+            return {"text": text, "trained": False, "layers": 1, "example": EXAMPLE}
         layers = len(self.run.model.transformer["h"])
         text = f"a GPT trained on {self.run.data}, {layers} layers"
-        return {"text": text, "trained": True, "layers": layers}
+        return {"text": text, "trained": True, "layers": layers, "example": self._beginning()}
 
     def compute(self, fields: Fields) -> dict[str, Any]:
         """Fields text, and causal and positions (flags), or layer (from 1) of a trained network.
@@ -77,6 +79,17 @@ class Attention:
             "sums": plain(from_numpy(np.ascontiguousarray(weights)).sum(-1).numpy()),
             "limit": limit(weights),
         }
+
+    def _beginning(self) -> str:
+        """As much of a short example as the trained network can read: it may know letters alone."""
+        for length in range(len(_SHORT), 0, -1):
+            text = _SHORT[:length].strip()
+            try:
+                self._ids(text)
+            except BadRequest:
+                continue
+            return text
+        return ""
 
     def _untrained(self, tokens: list[str], causal: bool, positions: bool) -> Array:
         x = np.stack([embedding(token, self.seed) for token in tokens])[None]

@@ -3,15 +3,16 @@ import { Exploration, element, format, tint } from "./common.js";
 
 export function start(about) {
   const page = new Exploration("attention");
-  const { text, trained, layers } = about.attention;
+  const { text, trained, layers, example } = about.attention;
   let answer = null;
-  let chosen = 0;
+  let chosen = trained ? Infinity : 1; // the last, which sees all; or the second
 
   page.section.dataset.trained = trained;
   page.part("about").textContent = `Here: ${text}.`;
   page.control("layer").replaceChildren(
     ...Array.from({ length: layers }, (_, i) => element("option", { value: i + 1, textContent: i + 1 })));
   page.control("layer").value = layers;
+  page.control("text").value = example;
 
   function question() {
     const asked = { text: page.control("text").value };
