@@ -48,7 +48,8 @@ export function start(about) {
     const lines = weights.map((row, i) => {
       const line = element("tr", {}, element("th", { textContent: tokens[i], scope: "row" }));
       row.forEach((weight, j) => {
-        const cell = element("td", { title: `${tokens[i]} → ${tokens[j]}: ${format(weight)}`, "data-value": weight });
+        const title = `${tokens[i]} → ${tokens[j]}: ${format(weight)}`;
+        const cell = element("td", { title, "data-value": weight });
         tint(cell, weight, limit);
         line.append(cell);
       });
@@ -83,7 +84,10 @@ export function start(about) {
         tint(cell, weight, limit);
         line.append(cell);
       }
-      line.append(element("td", { className: "total-sum", textContent: format(sums[h][row]), "data-value": sums[h][row] }));
+      const sum = sums[h][row];
+      line.append(element("td", {
+        className: "total-sum", textContent: format(sum), "data-value": sum,
+      }));
       return line;
     });
     page.part("row").replaceChildren(element("table", { className: "weights" },

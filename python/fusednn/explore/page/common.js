@@ -40,7 +40,9 @@ export function table(container, rows, columns, label, make) {
     for (let c = 0; c < columns; c++) line.append(element("td", {}, make(r, c)));
     body.append(line);
   }
-  container.replaceChildren(element("table", { className: "grid", "aria-label": label }, body));
+  const small = rows > 8 || columns > 12;
+  container.replaceChildren(
+    element("table", { className: small ? "grid small" : "grid", "aria-label": label }, body));
 }
 
 /** Numbers to read. onChoose(r, c) makes buttons of them. */

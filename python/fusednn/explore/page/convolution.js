@@ -1,5 +1,7 @@
 // One window after the other: what lies under the kernel, its products, their sum.
-import { Exploration, editor, element, field, format, numbers, resized, table, tint, tintAll, whole } from "./common.js";
+import {
+  Exploration, editor, element, field, format, numbers, resized, table, tint, tintAll, whole,
+} from "./common.js";
 
 const examples = {
   1: [
@@ -8,11 +10,13 @@ const examples = {
     ["smoothing by a mean", [[1, 5, 2, 6, 3, 7, 4, 8]], [[0.25, 0.5, 0.25]]],
   ],
   2: [
-    ["a diagonal", [[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 1, 1, 0], [0, 1, 1, 0, 0]],
+    ["a diagonal",
+      [[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 1, 1, 0], [0, 1, 1, 0, 0]],
       [[1, 0, 1], [0, 1, 0], [1, 0, 1]]],
-    ["an upright edge", [[0, 0, 0, 3, 3, 3], [0, 0, 0, 3, 3, 3], [0, 0, 0, 3, 3, 3], [0, 0, 0, 3, 3, 3], [0, 0, 0, 3, 3, 3]],
+    ["an upright edge", Array.from({ length: 5 }, () => [0, 0, 0, 3, 3, 3]),
       [[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]],
-    ["one point", [[0, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]],
+    ["one point",
+      [[0, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]],
       [[1, 2, 3], [4, 5, 6], [7, 8, 9]]],
   ],
 };
@@ -62,7 +66,6 @@ export function start() {
     tintAll(page.part("input"), found.padded, input);
     tintAll(page.part("kernel"), state.kernel, kernel);
     numbers(page.part("output"), found.output, output, "output", (r, c) => go(r * columns + c));
-    page.part("output").firstChild.classList.add("computed");
     slider.max = found.corners.length - 1;
     go(Math.min(state.at, found.corners.length - 1));
   }
@@ -129,8 +132,12 @@ export function start() {
       if (number === null) return;
       const rows = state.dims === 1 ? 1 : whole(page.control("rows")) ?? state.input.length;
       if (name === "padding" || name === "stride") state[name] = number;
-      else if (name === "size") state.kernel = resized(state.kernel, state.dims === 1 ? 1 : number, number);
-      else state.input = resized(state.input, rows, whole(page.control("columns")) ?? state.input[0].length);
+      else if (name === "size") {
+        state.kernel = resized(state.kernel, state.dims === 1 ? 1 : number, number);
+      } else {
+        const columns = whole(page.control("columns")) ?? state.input[0].length;
+        state.input = resized(state.input, rows, columns);
+      }
       build();
     }
   });

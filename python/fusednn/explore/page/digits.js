@@ -14,7 +14,8 @@ export function start() {
   let answer = null;
 
   const question = () => (strokes.length ? { strokes } : sample);
-  const update = () => page.ask(question, show, answer ? "" : "The network is being prepared (it learns on first use).");
+  const waiting = "The network is being prepared (it learns on first use).";
+  const update = () => page.ask(question, show, answer ? "" : waiting);
 
   function draw() {
     ink.clearRect(0, 0, canvas.width, canvas.height);
@@ -143,7 +144,8 @@ export function start() {
     if (l === 0) {
       const kernel = element("div");
       numbers(kernel, answer.kernels[m], answer.limits.kernels, "kernel", null, short);
-      parts.push(element("div", {}, element("span", { className: "kernel-name", textContent: "its kernel" }), kernel));
+      const title = element("span", { className: "kernel-name", textContent: "its kernel" });
+      parts.push(element("div", {}, title, kernel));
     }
     page.part("detail").replaceChildren(...parts);
   }

@@ -43,11 +43,14 @@ export function start() {
   function build() {
     const make = () => element("div");
     parts = { input: make(), kernel: make(), flipped: element("div", { className: "computed" }) };
-    const heading = ["Kernel", "Map of the input", "Map of the flipped input", ""];
+    const line = (...cells) => element("tr", {}, ...cells);
+    const titled = (...texts) =>
+      line(...texts.map((text) => element("th", { textContent: text, scope: "col" })));
+    const cell = (...content) => element("td", {}, ...content);
     const head = element("thead", {},
-      element("tr", {}, ...["", "Input", "Flipped input", ""].map((text) => element("th", { textContent: text, scope: "col" }))),
-      element("tr", {}, element("td"), element("td", {}, parts.input), element("td", {}, parts.flipped), element("td")),
-      element("tr", {}, ...heading.map((text) => element("th", { textContent: text, scope: "col" }))));
+      titled("", "Input", "Flipped input", ""),
+      line(cell(), cell(parts.input), cell(parts.flipped), cell()),
+      titled("Kernel", "Map of the input", "Map of the flipped input", ""));
     parts.body = element("tbody", { className: "computed" });
     const first = element("tbody", {}, element("tr", {}, element("td", {},
       element("span", { className: "kernel-name", textContent: titles.kernel }), parts.kernel)));

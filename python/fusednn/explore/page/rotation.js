@@ -58,9 +58,12 @@ export function start() {
     page.part("views").replaceChildren(
       ...found.views.map((values, k) => view(values, found.scores[k], 90 * k, found.limits.image)),
       element("div", { className: "pooled" },
-        ...[["mean of the four", found.mean, "mean"], ["maximum", found.max, "max"]].flatMap(([name, value, kind]) => [
+        ...[["mean of the four", "mean"], ["maximum", "max"]].flatMap(([name, kind]) => [
           element("span", { textContent: name }),
-          element("b", { textContent: format(value), "data-value": value, "data-pooled": kind })])));
+          element("b", {
+            textContent: format(found[kind]), "data-value": found[kind], "data-pooled": kind,
+          }),
+        ])));
     tintAll(page.part("kernel"), kernel, Math.max(...kernel.flat().map(Math.abs)) || 1);
     chart(found);
     rows(found);
@@ -91,7 +94,8 @@ export function start() {
       return made;
     };
     const line = (x1, y1, x2, y2) => svg("line", { class: "axis", x1, y1, x2, y2 });
-    const text = (px, py, anchor, content) => svg("text", { class: "label", x: px, y: py, "text-anchor": anchor }, content);
+    const text = (px, py, anchor, content) =>
+      svg("text", { class: "label", x: px, y: py, "text-anchor": anchor }, content);
     const parts = [line(left, y(0), width - right, y(0)), text(left - 8, y(0) + 4, "end", "0"),
       line(x(angle), top, x(angle), height - bottom)];
     if (high > 0) parts.push(text(left - 8, y(high) + 4, "end", format(high)));
@@ -99,7 +103,8 @@ export function start() {
     for (const turn of turns) parts.push(text(x(turn.angle), height - 8, "middle", `${turn.angle}°`));
     const names = { max: "maximum", mean: "mean", score: "one orientation" };
     Object.entries(names).forEach(([key, name], i) => {
-      const points = turns.filter((turn) => turn.angle % 90 === 0).map((turn) => `${x(turn.angle)},${y(turn[key])}`).join(" ");
+      const points = turns.filter((turn) => turn.angle % 90 === 0)
+        .map((turn) => `${x(turn.angle)},${y(turn[key])}`).join(" ");
       const marks = turns.map((turn) => svg("circle", {
         cx: x(turn.angle), cy: y(turn[key]), r: 4, "stroke-width": 2, class: turn.angle % 90 ? "hollow" : "",
       }));
