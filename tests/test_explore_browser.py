@@ -6,13 +6,15 @@ Headless Chromium drives the page; everything read from it is compared with the 
 import json
 import shutil
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import fusednn as fn
 import fusednn.functional as F
-from fusednn import data, nn
+from fusednn import data, models, nn
+from fusednn.cli.saved import Saved
 from fusednn.explore import attention, digits, rotation, server
 from fusednn.explore.fields import Fields
 
@@ -46,10 +48,9 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    explored = digits.Digits(0, tmp_path_factory.mktemp("cache"))
-    with server.Server(0, explored, attention.Attention(0)) as running:
+@contextmanager
+def serving(heads, folder=None):
+    with server.Server(0, digits.Digits(0, folder), heads) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -57,6 +58,12 @@ def served(tmp_path_factory):
         finally:
             running.shutdown()
             thread.join()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with serving(attention.Attention(0), tmp_path_factory.mktemp("cache")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +83,7 @@ def browser(tmp_path_factory):
 class Page:
     """One exploration, opened afresh."""
 
-    def __init__(self, browser, url, name):
+    def __init__(self, browser, url, name, state="ready"):
         self.browser, self.url, self.name = browser, url, name
         self.requests = []
         browser.get("about:blank")
@@ -84,7 +91,7 @@ class Page:
         browser.get_log("browser")
         browser.get(f"{url}#{name}")
         WebDriverWait(browser, 20).until(lambda b: self.section.is_displayed())
-        self.wait()
+        self.wait(state)
 
     @property
     def section(self):
@@ -451,6 +458,42 @@ def test_attention(opened):
     )
     page.part("tokens", "button")[0].send_keys(Keys.ARROW_RIGHT)
     assert page.one("[data-part=tokens] [aria-checked=true]").text == "cat"
+
+
+def test_attention_of_a_trained_network(browser):
+    fn.manual_seed(0)
+    gpt = models.GPT(vocab_size=7, block_size=12, n_layer=2, n_head=2, n_embd=8).eval()
+    run = Saved("gpt", "letters", gpt, data.CharTokenizer("The dog"), None)
+    with serving(attention.Attention(0, run)) as running:
+        page = Page(browser, running.url, "attention")
+        ids = run.tokens.encode("The dog")
+        maps = list(fn.analysis.attention_maps(gpt, ids[None]).values())
+        for layer in (2, 1):
+            page.choose("layer", str(layer))
+            assert page.read("heads") == maps[layer - 1].astype(float).ravel().tolist()
+        chips = [one.text for one in page.part("tokens", "button")]
+        assert chips == ["T", "h", "e", "\N{OPEN BOX}", "d", "o", "g"]
+        assert "a GPT trained on letters" in page.one(".lead").text
+        assert not page.one("[name=causal]").is_displayed()
+        page.one("[name=text]").send_keys("s")
+        page.wait("error")
+        assert "'s'" in page.one("[role=status]").text
+
+
+def test_what_is_missing_is_said(browser):
+    def missing(fields):
+        raise digits.Unavailable("pip install 'fusednn[demo]'")
+
+    with serving(attention.Attention(0)) as running:
+        running.computes = {**running.computes, "/api/digits": missing}
+        page = Page(browser, running.url, "digits", "error")
+        assert page.one("[role=status]").text == "pip install 'fusednn[demo]'"
+        url = running.url
+    browser.execute_script("location.hash = '#mirror'")
+    page.name = "mirror"
+    page.wait("error")
+    assert page.one("[role=status]").text.startswith("The server has ended")
+    assert url in browser.current_url
 
 
 # ---- the page as a whole -------------------------------------------------------------------------

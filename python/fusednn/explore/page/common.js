@@ -157,27 +157,33 @@ export class Exploration {
 
   async #run() {
     this.running = true;
-    while (this.next) {
-      const { question, show } = this.next;
-      this.next = null;
-      let failure = "";
-      try {
-        const response = await fetch(`/api/${this.name}`, {
-          method: "POST",
-          headers: { "Content-Type": "application/json" },
-          body: JSON.stringify(question()),
-        });
-        if (!response.ok) failure = (await response.text()).trim();
-        else if (!this.next) show(await response.json());
-      } catch (error) {
-        if (!(error instanceof TypeError)) throw error;
-        failure = "The server has ended: start it again in its terminal.";
-        console.info(error);
+    try {
+      while (this.next) {
+        const { question, show } = this.next;
+        this.next = null;
+        const { answer, failure } = await this.#answered(question());
+        if (this.next) continue;
+        if (answer) show(answer);
+        this.status.textContent = failure ?? "";
+        this.section.dataset.state = failure ? "error" : "ready";
       }
-      if (this.next) continue;
-      this.status.textContent = failure;
-      this.section.dataset.state = failure ? "error" : "ready";
+    } finally {
+      this.running = false;
     }
-    this.running = false;
+  }
+
+  async #answered(question) {
+    let response;
+    try {
+      response = await fetch(`/api/${this.name}`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(question),
+      });
+    } catch {
+      return { failure: "The server has ended: start it again in its terminal." };
+    }
+    return response.ok
+      ? { answer: await response.json() } : { failure: (await response.text()).trim() };
   }
 }

@@ -150,7 +150,10 @@ export function start() {
     const step = event.target.dataset?.go;
     if (step === "play" && !timer) {
       play.setAttribute("aria-pressed", "true");
-      timer = setInterval(() => go(state.at < answer.corners.length - 1 ? state.at + 1 : 0), 900);
+      timer = setInterval(() => {
+        if (page.section.hidden) stop();
+        else go(state.at < answer.corners.length - 1 ? state.at + 1 : 0);
+      }, 900);
       return;
     }
     if (step) stop();

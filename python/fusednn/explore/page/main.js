@@ -20,7 +20,7 @@ document.getElementById("about").textContent =
 
 function show() {
   const asked = location.hash.slice(1);
-  if (asked === "content") return;
+  if (asked === "content" && started.size) return; // the link that skips the menu
   const name = asked in starts ? asked : "convolution";
   for (const section of document.querySelectorAll("main > section")) {
     section.hidden = section.id !== name;
