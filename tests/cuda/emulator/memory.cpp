@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 
 #include "emulator/state.h"
 
@@ -120,24 +119,27 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// Where a device has room, 0 if nowhere: behind all buffers, so that what was freed stays unused
-// for long, else in the first gap.
+// The first place from `start` on where `bytes` have room in the heap that ends at `end`; 0 if
+// none.
+std::size_t find_room(std::size_t bytes, std::size_t start, std::size_t end) {
+    const auto last = machine.heap.lower_bound(end);
+    std::size_t place = round_up(start + kGuard, kAlignment);
+    for (auto buffer = machine.heap.lower_bound(start); buffer != last; ++buffer) {
+        if (place + bytes + kGuard <= buffer->first) return place;
+        place = round_up(buffer->first + buffer->second + kGuard, kAlignment);
+    }
+    return place + bytes + kGuard <= end ? place : 0;
+}
+
+// Behind what was allocated last, so that what is freed stays unused for long.
 std::size_t find_room(std::size_t bytes, int device) {
     const std::size_t begin = kSharedBytes + std::size_t(device) * kHeapBytes;
     const std::size_t end = begin + kHeapBytes;
-    const auto first = machine.heap.lower_bound(begin), last = machine.heap.lower_bound(end);
-    const auto fits = [&](std::size_t from, std::size_t to) {
-        return round_up(from + kGuard, kAlignment) + bytes + kGuard <= to;
-    };
-    std::size_t from = begin;
-    if (first != last) from = std::prev(last)->first + std::prev(last)->second;
-    if (fits(from, end)) return round_up(from + kGuard, kAlignment);
-    from = begin;
-    for (auto buffer = first; buffer != last; ++buffer) {
-        if (fits(from, buffer->first)) return round_up(from + kGuard, kAlignment);
-        from = buffer->first + buffer->second;
-    }
-    return 0;
+    std::size_t& cursor = machine.cursor[device];
+    std::size_t place = find_room(bytes, std::max(cursor, begin), end);
+    if (place == 0) place = find_room(bytes, begin, end);
+    if (place != 0) cursor = place + bytes;
+    return place;
 }
 
 cudaError_t allocate(void** pointer, std::size_t bytes, int device) {

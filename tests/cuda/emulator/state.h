@@ -127,6 +127,7 @@ struct Machine {
 
     unsigned char* region = nullptr;
     std::map<std::size_t, std::size_t> heap;  // offset -> bytes
+    std::size_t cursor[kDevices] = {};        // end of what was allocated last
 
     std::vector<Fiber> fibers;
     std::vector<std::unique_ptr<Block>> blocks;  // resident ones
