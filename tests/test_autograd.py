@@ -1,5 +1,6 @@
 """The tape: the walk, what it frees, modes, hooks, and gradients of parts."""
 
+import asyncio
 import gc
 import sys
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 import fusednn as fn
 import fusednn.functional as F
+from fusednn import nn
 from fusednn.testing import gradcheck
 
 f32, f64 = np.float32, np.float64
@@ -272,6 +274,74 @@ def test_grad_modes():
     with both, both:
         assert not fn.is_grad_enabled()
     assert fn.is_grad_enabled()
+
+
+def test_a_decorated_generator_has_the_mode_while_it_runs_alone():
+    x = leaf([1.0])
+
+    @fn.no_grad()
+    def halves(count):
+        got = []
+        try:
+            for _ in range(count):
+                assert not fn.is_grad_enabled()
+                got.append((yield (x * 2).requires_grad))
+        except KeyError:
+            yield fn.is_grad_enabled()
+        finally:
+            closed.append(fn.is_grad_enabled())
+        return got
+
+    closed = []
+    running = halves(2)
+    assert next(running) is False
+    assert fn.is_grad_enabled()
+    assert running.send("sent") is False
+    with pytest.raises(StopIteration) as end:
+        running.send("last")
+    assert end.value.value == ["sent", "last"]
+    running = halves(9)
+    next(running)
+    assert running.throw(KeyError()) is False
+    assert fn.is_grad_enabled()
+    running.close()
+    running = halves(9)
+    next(running)
+    running.close()
+    assert closed == [False, False, False]
+    assert fn.is_grad_enabled()
+    # Two that run in turn do not disturb each other.
+    both = zip(halves(2), fn.enable_grad()(lambda: iter("ab"))(), strict=True)
+    assert [a for a, _ in both] == [False, False]
+
+
+def test_coroutines_and_asynchronous_generators_have_the_mode_too():
+    @fn.no_grad
+    async def one():
+        await asyncio.sleep(0)
+        return fn.is_grad_enabled()
+
+    @fn.no_grad()
+    async def many():
+        for _ in range(2):
+            await asyncio.sleep(0)
+            yield fn.is_grad_enabled()
+
+    async def run():
+        seen = [await one(), fn.is_grad_enabled()]
+        async for enabled in many():
+            seen += [enabled, fn.is_grad_enabled()]
+        return seen
+
+    assert asyncio.run(run()) == [False, True] * 3
+
+
+def test_modes_decorate_functions_alone():
+    assert fn.set_grad_enabled(False)(fn.is_grad_enabled)() is False
+    assert fn.is_grad_enabled()
+    for what in (3, True, nn.Linear):
+        with pytest.raises(TypeError, match="no_grad: can decorate functions alone, got"):
+            fn.no_grad(what)
 
 
 def test_grad_mode_belongs_to_its_thread():

@@ -30,7 +30,7 @@ def _to_array(op: str, value: Any, dtype: Any) -> Array:
     except ValueError as error:
         raise ValueError(f"{op}: {error}") from None
     # Python's floats have no dtype of their own; NumPy's do.
-    numpys = isinstance(_first_leaf(value), (ndarray, np.generic))
+    numpys = isinstance(_first_leaf(value), (ndarray, np.generic, TensorBase))
     if dtype is None and array.dtype.char == "d" and not numpys:
         dtype = np.float32
     wanted = supported_dtype(op, np.dtype(dtype) if dtype is not None else array.dtype)
@@ -97,8 +97,7 @@ def from_dlpack(source: Any) -> Tensor:
 
 
 def _finish(op: str, array: Array, requires_grad: bool) -> Tensor:
-    supported_dtype(op, array.dtype)
-    out = wrap(array)
+    out = wrap(array.astype(supported_dtype(op, array.dtype), copy=False))
     if requires_grad:
         out.requires_grad = True
     return out
