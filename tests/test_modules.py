@@ -349,6 +349,99 @@ def test_module_list_and_dict():
         d["x"] = 3
 
 
+def test_parts_of_containers_lose_nothing():
+    layers = [nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 3), nn.Tanh()]
+    whole = nn.Sequential(*layers)
+    part = whole[1:3]
+    assert list(part._modules) == ["1", "2"]  # their state fits the whole one's
+    last = nn.Sigmoid()
+    assert list(part.append(last)) == [*layers[1:3], last]
+    named = nn.Sequential({"1": layers[1]})
+    assert list(named.append(layers[3])) == [layers[1], layers[3]]
+    part = nn.ModuleList(layers)[2:]
+    assert list(part._modules) == ["0", "1"]
+    assert list(part.append(last)) == [*layers[2:], last]
+    longer = whole + [last]  # noqa: RUF005
+    assert list(longer) == [*layers, last]
+    assert len(whole) == 4
+    whole += whole
+    assert list(whole) == layers * 2
+    assert whole.pop() is layers[3]
+    assert whole.pop(0) is layers[0]
+    assert len(whole) == 6
+    assert whole.insert(1, last)[1] is last
+    for call in (lambda: whole[7], lambda: whole[-8], lambda: whole.__setitem__(9, last)):
+        with pytest.raises(IndexError, match=r"Sequential: index .* is out of range of 7"):
+            call()
+
+
+def test_dictionaries_of_modules_lose_and_take_modules():
+    a, b = nn.ReLU(), nn.Tanh()
+    modules = nn.ModuleDict([("a", a)])
+    modules.update({"b": b})
+    assert modules.pop("a") is a
+    assert list(modules) == ["b"]
+    modules.clear()
+    assert len(modules) == 0
+    with pytest.raises(KeyError):
+        modules.pop("a")
+
+
+def test_buffers_may_become_persistent_and_back():
+    module = nn.Module()
+    module.register_buffer("b", np.zeros(2), persistent=False)
+    assert not module.state_dict()
+    module.register_buffer("b", np.ones(2))
+    assert list(module.state_dict()) == ["b"]
+    module.register_buffer("b", np.ones(2), persistent=False)
+    del module.b
+    module.register_buffer("b", np.ones(2))
+    assert list(module.state_dict()) == ["b"]
+
+
+def test_shared_modules_under_each_of_their_names():
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    assert [name for name, _ in model.named_modules()] == ["", "0", "1"]
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    assert names == ["", "0", "1", "2"]
+
+
+@pytest.mark.parametrize("state", [None, [1], 3, "weights"])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(TypeError, match="load_state_dict: expected a mapping of names to arrays"):
+        nn.Linear(2, 2).load_state_dict(state)
+
+
+def test_states_that_would_lose_values_are_refused():
+    layer = nn.Linear(2, 1)
+    before = layer.state_dict()
+    good = {"weight": np.zeros((1, 2)), "bias": np.zeros(1)}
+    for bad, text in (
+        (
+            {**good, "weight": np.array([[1e39, 0]])},
+            "weight has values of float64 that",
+        ),
+        ({**good, 0: np.zeros(1)}, "unexpected: 0"),
+        ({**good, "bias": [0.0]}, "bias is a list, expected an array"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            layer.load_state_dict(bad)
+    assert all((layer.state_dict()[name] == before[name]).all() for name in before)
+    layer.load_state_dict({**good, "weight": np.array([[np.inf, np.nan]], ">f8")})
+    assert np.isinf(layer.weight.numpy()[0, 0])
+
+
+def test_states_of_torch_load_as_they_are():
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.Linear(3, 2)
+    ours = nn.Linear(3, 2)
+    ours.load_state_dict(theirs.state_dict())
+    np.testing.assert_array_equal(ours.weight.numpy(), theirs.weight.detach().numpy())
+    with pytest.raises(ValueError, match="weight is a Tensor, expected an array or a Tensor"):
+        ours.load_state_dict(theirs.bfloat16().state_dict())
+
+
 # ---- hooks, names, vectors -----------------------------------------------------------------------
 
 

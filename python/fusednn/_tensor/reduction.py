@@ -289,7 +289,7 @@ class Reduction(TensorBase):
 
         >>> import fusednn as fn
         >>> fn.tensor([1000.0, 1000.0]).logsumexp(0)
-        tensor(1000.6931)
+        tensor(1000.6932)
         """
         data = floating(self, "logsumexp")
         axes = _axes("logsumexp", dim, axis, data.ndim)
