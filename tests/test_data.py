@@ -1,5 +1,6 @@
 """Data sets and batches."""
 
+import collections
 import gc
 import os
 import subprocess
@@ -468,3 +469,41 @@ def test_splits():
 def test_bad_splits(lengths, error, text):
     with pytest.raises(error, match=text):
         split(numbers(10), lengths)
+
+
+# ---- what must not be lost -----------------------------------------------------------------------
+
+
+class Ending:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise StopIteration
+        return index
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_stop_iteration_of_the_data_set_does_not_end_the_epoch(prefetch):
+    batches = iter(DataLoader(Ending(), 1, prefetch=prefetch))
+    assert next(batches) == [0]
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        next(batches)
+
+
+def test_named_tuples_stay_named():
+    Pair = collections.namedtuple("Pair", "x y")
+    batch = collate([Pair(1, [2.0]), Pair(3, [4.0])])
+    assert type(batch) is Pair
+    assert batch.x.tolist() == [1, 3]
+
+
+def test_numbers_that_would_change_are_refused():
+    with pytest.raises(TypeError, match="a sample has an int beyond 64 bits"):
+        collate([2**70, 1])
+    for value in (1.5, np.nan, np.inf):
+        with pytest.raises(TypeError, match=f"padding_value={value} for sequences of int64"):
+            pad_sequences([np.array([1, 2]), np.array([3])], value)
+    assert pad_sequences([np.array([1, 2]), np.array([3])], -1.0)[0].tolist() == [[1, 2], [3, -1]]
+    assert np.isnan(pad_sequences([np.ones(2), np.ones(1)], np.nan)[0][1, 1])
