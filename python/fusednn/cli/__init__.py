@@ -35,6 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .. import __version__
     from . import attention, bench, demo, generate, info, train
 
     parser = _Parser(
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"fusednn {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (info, demo, train, generate, attention, bench):
         module.add_parser(commands).set_defaults(run=module.run)
@@ -52,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status: 0 done, 1 failed, 2 wrong arguments, 130 stopped
     by Ctrl-C."""
-    parsed = _parser().parse_args(arguments)
     try:
+        parsed = _parser().parse_args(arguments)
         status: int = parsed.run(parsed)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
