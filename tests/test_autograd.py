@@ -417,6 +417,12 @@ def test_retain_grad():
         fn.ones(1).retain_grad()
 
 
+def test_a_hook_is_a_function():
+    for x in (leaf([1.0]), leaf([1.0]) * 2):
+        with pytest.raises(TypeError, match="register_hook: hook must be callable, got int"):
+            x.register_hook(3)
+
+
 def test_bad_hooks():
     x = leaf([1.0])
     with pytest.raises(RuntimeError, match="register_hook: this tensor does not require grad"):

@@ -134,6 +134,40 @@ def test_filled_tensors():
         fn.zeros(2.5)
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: fn.zeros(-1), ValueError, r"zeros: shape \(-1,\): negative dimensions"),
+        (lambda: fn.ones(2**62), ValueError, "ones: shape"),
+        (lambda: fn.full((2,), "a"), TypeError, "full: dtype <U1 is not supported"),
+        (lambda: fn.zeros(2, dtype=np.float16), TypeError, "zeros: dtype float16 is not supported"),
+        (lambda: fn.zeros_like([1.0]), TypeError, "zeros_like: input must be a Tensor or an array"),
+        (lambda: fn.arange(), TypeError, "arange: expected end, or start, end and step, got 0"),
+        (lambda: fn.arange(0, 3, 0), ValueError, "arange: step is 0"),
+        (
+            lambda: fn.rand(2, dtype=int),
+            TypeError,
+            "rand: dtype int64, expected float32",
+        ),
+        (lambda: fn.randn(-2), ValueError, r"randn: shape \(-2,\)"),
+    ],
+)
+def test_what_cannot_be_made_is_named(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_dtypes_of_filled_tensors():
+    for make in (fn.zeros, fn.ones, fn.rand, fn.randn):
+        assert make(2, dtype=None).dtype == make(2).dtype == f32
+        assert make((2, 1), dtype="float64", requires_grad=True).requires_grad
+    like = fn.ones_like(fn.arange(3), dtype=f32, requires_grad=True)
+    assert like.dtype == f32
+    assert like.requires_grad
+    assert fn.zeros_like(np.ones(2, bool)).dtype == np.bool_
+    assert fn.full((2,), fn.tensor(2)).dtype == np.int64
+
+
 def test_manual_seed_gives_the_same_bits():
     def draw():
         return [fn.rand(5).tolist(), fn.randn(2, 3).tolist(), fn.zeros(4).uniform_().tolist()]
@@ -489,6 +523,21 @@ def test_dlpack_both_ways():
     assert fn.from_dlpack(x)._memory is x._memory
     with pytest.raises(TypeError, match="list has no __dlpack__"):
         fn.from_dlpack([1.0])
+
+
+def test_dlpack_hands_out_nothing_that_consumers_stumble_over():
+    # PyTorch 2.13 ends the process for negative strides.
+    torch = pytest.importorskip("torch")
+    x = fn.tensor(values(2, 3))
+    for t in (x.flip(0), fn.from_numpy(x.numpy().astype(">f8")), x.T, x[:, ::2]):
+        assert torch.from_dlpack(t).numpy().tolist() == t.tolist()
+    for t in (x.flip(0), fn.from_numpy(np.zeros(2, ">f8")), fn.ones(2, requires_grad=True)):
+        with pytest.raises(BufferError, match="export a clone"):
+            t.__dlpack__(copy=False)
+    with pytest.raises(TypeError, match="from_dlpack: "):
+        fn.from_dlpack(torch.ones(2, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match="from_dlpack: dtype float16 is not supported"):
+        fn.from_dlpack(torch.ones(2, dtype=torch.float16))
 
 
 def test_dlpack_with_torch():

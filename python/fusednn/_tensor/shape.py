@@ -223,11 +223,11 @@ class Shape(TensorBase):
         """self if its elements lie in row-major order without gaps, else such a copy."""
         if self._data.flags.c_contiguous:
             return self  # type: ignore[return-value]
-        return record(_own(self._data), _clone_backward, (self,))
+        return record(_owned(self._data), _clone_backward, (self,))
 
     def clone(self) -> Tensor:
         """A copy with its own memory; gradients flow through it."""
-        return record(_own(self._data), _clone_backward, (self,))
+        return record(_owned(self._data), _clone_backward, (self,))
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
         """Views of consecutive parts along dim, each of split_size (the last may be smaller), or of
@@ -263,7 +263,7 @@ class Shape(TensorBase):
         return tuple(self[(*lead, i)] for i in range(self._data.shape[axis]))  # type: ignore[index]
 
 
-def _own(data: Array) -> Array:
+def _owned(data: Array) -> Array:
     """A copy in row-major order and the machine's byte order."""
     return np.array(data, data.dtype.newbyteorder("="), order="C")
 

@@ -22,7 +22,7 @@ from .linalg import LinearAlgebra
 from .order import Order
 from .pointwise import Pointwise
 from .reduction import Reduction
-from .shape import Shape
+from .shape import Shape, _owned
 from .tape import (
     PRIVATE,
     SAVED,
@@ -137,11 +137,18 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
-        # Consumers may write, so what the tape relies on goes out as a copy.
-        if options.get("copy") is False and not self.numpy().flags.writeable:
-            raise BufferError("__dlpack__: the tape relies on this memory; export a clone()")
+        # Consumers may write, so what the tape relies on goes out as a copy; negative strides are
+        # allowed by the protocol, but end PyTorch 2.13.
         array = self.numpy()
-        return (array if array.flags.writeable else array.copy()).__dlpack__(**options)
+        turned = any(stride < 0 for stride in array.strides)
+        if array.flags.writeable and not turned and array.dtype.isnative:
+            return array.__dlpack__(**options)
+        if options.get("copy") is False:
+            raise BufferError(
+                "__dlpack__: this memory is relied on by the tape, read-only, reversed or of "
+                "another byte order; export a clone()"
+            )
+        return _owned(array).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self._data.__dlpack_device__()
@@ -351,6 +358,8 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         """
         if not self._requires_grad:
             raise RuntimeError("register_hook: this tensor does not require grad")
+        if not callable(hook):
+            raise TypeError(f"register_hook: hook must be callable, got {type(hook).__name__}")
         holder: Any = self if self._node is None else self._node
         attribute = "_hooks" if self._node is None else "hooks"
         hooks = getattr(holder, attribute)
