@@ -97,3 +97,28 @@ def test_sparse_has_its_zeros_in_every_column():
     ):
         with pytest.raises(ValueError, match=text):
             call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda w: nn.init.uniform_(w),
+        lambda w: nn.init.normal_(w),
+        lambda w: nn.init.trunc_normal_(w),
+        lambda w: nn.init.constant_(w, 1.5),
+        lambda w: nn.init.orthogonal_(w),
+        lambda w: nn.init.sparse_(w, 0.5, std=3.3),
+        lambda w: nn.init.kaiming_uniform_(w),
+        lambda w: nn.init.xavier_normal_(w),
+    ],
+)
+def test_integers_take_what_they_can_hold_alone(call):
+    w = fn.full((3, 4), 7)
+    with pytest.raises(TypeError, match="_: the tensor has dtype int64, which cannot hold"):
+        call(w)
+    assert (w == 7).all()
+    nn.init.constant_(w, 2.0)
+    assert (nn.init.ones_(w) == 1).all()
+    assert nn.init.eye_(w).sum().item() == 3
+    with pytest.raises(TypeError, match="_: expected a Tensor or Parameter, got ndarray"):
+        call(np.ones((3, 4)))

@@ -103,6 +103,12 @@ def test_pad_errors():
             call()
 
 
+def test_padding_of_integers_is_of_integers():
+    assert F.pad(np.ones((1, 2), int), (1, 1), value=3.0).tolist() == [[3, 1, 1, 3]]
+    with pytest.raises(TypeError, match=r"pad: value=0\.5 for input of dtype int64"):
+        F.pad(np.ones((1, 2), int), (1, 1), value=0.5)
+
+
 def test_one_hot():
     out = F.one_hot(np.array([[1], [0]]), 3)
     assert out.tolist() == [[[0, 1, 0]], [[1, 0, 0]]]
@@ -111,6 +117,7 @@ def test_one_hot():
     assert isinstance(F.one_hot(fn.arange(2)), fn.Tensor)
     assert F.one_hot(np.array(1, np.uint8)).tolist() == [0, 1]
     for labels, classes, error, text in (
+        (np.array([-1]), -1, ValueError, "one_hot: there is the class -1, expected 0 or more"),
         (np.array([3]), 3, ValueError, r"classes 3 \.\.\. 3 are not all in 0 \.\.\. 2"),
         (np.array([-1]), 3, ValueError, "not all in"),
         (np.array([1.0]), 3, TypeError, "one_hot: input has dtype float64, expected integers"),

@@ -78,6 +78,8 @@ def test_losses_demand_one_shape():
         with pytest.raises(TypeError, match=f"{name}: target has dtype float32, expected float64"):
             getattr(F, name)(np.zeros(2), np.zeros(2, f32))
     assert math.isnan(F.mse_loss(np.zeros(0), np.zeros(0)))
+    with pytest.raises(ValueError, match="smooth_l1_loss: beta=-1, expected a number >= 0"):
+        F.smooth_l1_loss(np.zeros(2), np.zeros(2), beta=-1)
     with pytest.raises(ValueError, match="huber_loss: delta=0"):
         F.huber_loss(np.zeros(2), np.zeros(2), delta=0)
     with pytest.raises(
