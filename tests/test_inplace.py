@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fusednn as fn
 import fusednn.functional as F
@@ -211,3 +213,74 @@ def test_a_view_taken_before_a_change_is_stale():
             use()
     y[:1].backward()
     assert x.grad.tolist() == [6, 0]
+
+
+# ---- against torch -------------------------------------------------------------------------------
+
+STEPS = {
+    "mul": lambda a, b, c: a * b,
+    "div": lambda a, b, c: a / (b * b + 1),
+    "exp": lambda a, b, c: (a * 0.1).exp(),
+    "square": lambda a, b, c: a * a,
+    "slice": lambda a, b, c: a[..., 1:2],
+    "row": lambda a, b, c: a[0:1],
+    "turn": lambda a, b, c: a.transpose(0, 1),
+    "reshape": lambda a, b, c: a.reshape(a.shape[0], -1),
+    "flip": lambda a, b, c: a.flip(0),
+    "expand": lambda a, b, c: a[0:1].expand(*a.shape) * 1.0,
+    "clone": lambda a, b, c: a.clone(),
+    "detach": lambda a, b, c: a.detach() * b,
+    "iadd": lambda a, b, c: a.add_(b),
+    "imul": lambda a, b, c: a.mul_(b),
+    "scale": lambda a, b, c: a.mul_(c),
+    "copy": lambda a, b, c: a.copy_(b),
+    "clamp": lambda a, b, c: a.clamp_(-c, c),
+    "zero": lambda a, b, c: a.zero_(),
+    "row from row": lambda a, b, c: a.__setitem__(0, b[0]),
+    "mask": lambda a, b, c: a.__setitem__(a > c, c),
+    "list": lambda a, b, c: a.__setitem__([0], b[0:1] * c),
+    "column": lambda a, b, c: a.__setitem__((Ellipsis, 0), c),
+}
+
+
+def run_steps(make, steps, arrays):
+    leaves = [make(array) for array in arrays]
+    known = [leaf * 1.0 for leaf in leaves] + leaves
+    for name, i, j, c in steps:
+        out = STEPS[name](known[i % len(known)], known[j % len(known)], c)
+        if out is not None:
+            known.append(out)
+    total = sum((one * one * 0.1).sum() for one in known)
+    total.backward()
+    return [total.item(), *(leaf.grad for leaf in leaves)]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(list(STEPS)),
+            st.integers(0, 99),
+            st.integers(0, 99),
+            st.floats(0.5, 1.5),
+        ),
+        min_size=2,
+        max_size=8,
+    ),
+    seed=st.integers(0, 2**16),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_random_changes_in_place_have_torchs_gradients_or_are_refused(steps, seed):
+    torch = pytest.importorskip("torch")
+    arrays = [values(3, 3, seed=seed), values(3, 3, seed=seed + 1)]
+    try:
+        ours = run_steps(lambda a: fn.tensor(a, requires_grad=True), steps, arrays)
+    except (RuntimeError, ValueError):
+        return
+    try:
+        theirs = run_steps(lambda a: torch.tensor(a, requires_grad=True), steps, arrays)
+    except RuntimeError:
+        return
+    assert ours[0] == pytest.approx(theirs[0])
+    for a, b in zip(ours[1:], theirs[1:], strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-7, atol=1e-9)
