@@ -103,6 +103,24 @@ def test_schedules_of_schedules_of_schedules():
     assert seen == pytest.approx([0.1, 0.1, 0.5, 1.0, 1.0, 0.5])
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_groups_added_later(name):
+    one = optimizer()
+    schedule = SCHEDULES[name](lr_scheduler, one)
+    schedule.step()
+    one.add_param_group({"params": [fn.zeros(1, requires_grad=True)], "lr": 0.7})
+    before = schedule.last_epoch
+    try:
+        schedule.step()
+    except ValueError as error:
+        assert "the optimiser has 3 groups, but had 2 when the schedule was made" in str(error)
+        assert schedule.last_epoch == before
+        assert name not in ("step", "multi-step", "exponential", "chained")
+    else:  # a schedule that changes the rate which it finds
+        assert len(schedule.get_last_lr()) == 3
+        assert name not in ("lambda", "restarts", "one-cycle", "sequential")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

@@ -102,6 +102,7 @@ class SequentialLR(_Combined):
 
     def step(self) -> None:
         """Moves on to the next update."""
+        self._check_groups()
         self.last_epoch += 1
         at = bisect_right(self.milestones, self.last_epoch)
         chosen = self._f_schedulers[at]

@@ -65,9 +65,24 @@ class LRScheduler:
 
     def step(self) -> None:
         """Moves on to the next update."""
-        self.last_epoch += 1
         groups = self.optimizer.param_groups
-        self._set([self._next_lr(i, group["lr"]) for i, group in enumerate(groups)])
+        self.last_epoch += 1
+        try:
+            rates = [self._next_lr(i, group["lr"]) for i, group in enumerate(groups)]
+        except IndexError:
+            self.last_epoch -= 1
+            self._check_groups()
+            raise
+        self._set(rates)
+
+    def _check_groups(self) -> None:
+        """ValueError if the optimiser has got more groups."""
+        found, expected = len(self.optimizer.param_groups), len(self.base_lrs)
+        if found != expected:
+            raise ValueError(
+                f"{type(self).__name__}: the optimiser has {found} groups, but had {expected} when "
+                "the schedule was made; make a new one after adding groups"
+            )
 
     def get_last_lr(self) -> list[float]:
         """The rates that the last step set, one per group."""
