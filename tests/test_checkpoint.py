@@ -237,7 +237,10 @@ def _set(*keys):
         (_set("optimizer", "param_groups", 0, "lr", "x"), "the option lr of the state is 'x'"),
         (_set("optimizer", "param_groups", 0, "lr", float("nan")), "option lr of the state is nan"),
         (_set("optimizer", "param_groups", 0, "lr", 10**400), "the option lr of the state is 1000"),
-        (_set("optimizer", "param_groups", 0, "lr", -1.0), "lr=-1.0, expected a number >= 0"),
+        (
+            _set("optimizer", "param_groups", 0, "lr", -1.0),
+            "lr=-1.0, expected a finite",
+        ),
         (_set("optimizer", "param_groups", 0, "lr", [0.1]), "the option lr of the state is"),
         (_set("optimizer", "param_groups", 0, "betas", 0.9), "the option betas of the state is"),
         (_set("optimizer", "param_groups", 0, "betas", [0.9]), "the option betas of the state"),

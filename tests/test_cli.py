@@ -32,6 +32,22 @@ def test_info():
     assert result.stderr == ""
 
 
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"fusednn {fn.__version__}\n"
+
+
+def test_ctrl_c_before_a_command_has_begun(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_parser", interrupted)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
 @pytest.mark.parametrize("command", [(), ("info",), ("demo",), ("bench",)])
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -48,6 +64,9 @@ def test_help(command, capsys):
         ((), "the following arguments are required: COMMAND"),
         (("nonsense",), "invalid choice: 'nonsense'"),
         (("demo", "--threads", "0"), "argument --threads: 0 is below 1"),
+        (("demo", "--threads", "9" * 30), "argument --threads: 99999999999999999999 is above"),
+        (("train", "cnn", "--data", "digits", "--epochs", "9" * 30), "--epochs: 9999"),
+        (("bench", "nonsense"), "argument ACTION: invalid choice: 'nonsense'"),
         (("demo", "--threads", "two"), "argument --threads: 'two' is not a whole number"),
         (("demo", "--seed", "x"), "argument --seed: 'x' is not a whole number"),
         (("demo", "--epochs", "0"), "argument --epochs: 0 is below 1"),

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic with broadcasting, and comparisons.
+"""Elementwise arithmetic with broadcasting.
 
 A Python or NumPy scalar takes the tensor's dtype. float32 and float64 arrays do not mix: that is a
 TypeError, since nothing is cast silently. Booleans may be multiplied with floats (masks).
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import add, ndarray
 
-from .tape import Array, Gradients, Node, Operand, TensorBase, needs, raw, record, wrap
+from .tape import Array, Gradients, Node, Operand, TensorBase, needs, record
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -122,9 +122,31 @@ def _div_backward(node: Node, grad: Any) -> Gradients:
     )
 
 
+def _mod_backward(node: Node, grad: Any) -> Gradients:
+    # x % y = x - y * floor(x / y), whose last factor is constant almost everywhere.
+    a, b = node.edges
+    x, y, x_shape, y_shape = node.saved
+    return (
+        None if a is None else unbroadcast(grad, x_shape),
+        None if b is None else unbroadcast(-grad * np.floor(x / y), y_shape),
+    )
+
+
+def _floordiv_backward(node: Node, grad: Any) -> Gradients:
+    # Constant almost everywhere.
+    shapes = node.saved
+    return [
+        None if edge is None else np.zeros(shape, grad.dtype)
+        for edge, shape in zip(node.edges, shapes, strict=True)
+    ]
+
+
 def _pow_backward(node: Node, grad: Any) -> Gradients:
     a, b = node.edges
     x, y, x_shape, y_shape = node.saved
+    if b is None and isinstance(y, np.generic) and y >= 1:
+        # A power that no element makes infinite.
+        return (grad * (x * y if y == 2 else y * np.power(x, y - 1)), None)
     grad_x = grad_y = None
     with np.errstate(divide="ignore", invalid="ignore"):
         if a is not None:
@@ -162,6 +184,21 @@ def _scalar(value: Any, like: TensorBase) -> Any:
     return value if isinstance(value, (TensorBase, ndarray)) else like._data.dtype.type(value)
 
 
+def _divisor(self: TensorBase, other: Any, op: str) -> Any:
+    """The other operand of // and %, which booleans have not."""
+    if self._data.dtype.kind == "b":
+        raise TypeError(f"{op}: input has dtype bool, expected floats or integers")
+    return operand(self, other, op)
+
+
+def _power(self: TensorBase, other: Any) -> Any:
+    """The other operand of **: floats with floats, integers with integers that are not negative."""
+    data = self._data
+    if data.dtype.kind == "b":
+        raise TypeError("pow: input has dtype bool, expected floats or integers")
+    return operand(self, other, "pow")
+
+
 # ---- the ops of one operand ----------------------------------------------------------------------
 
 
@@ -174,7 +211,7 @@ def _abs_backward(node: Node, grad: Any) -> Gradients:
 
 
 def _to_backward(node: Node, grad: Any) -> Gradients:
-    return (grad.astype(node.saved[0]),)
+    return (grad.astype(node.saved[0].type),)
 
 
 def _clone_backward(node: Node, grad: Any) -> Gradients:
@@ -235,21 +272,45 @@ class Arithmetic(TensorBase):
             return y  # type: ignore[no-any-return]
         return record_both(y / x, _div_backward, other, self)
 
+    def __floordiv__(self, other: Operand) -> Tensor:
+        y = _divisor(self, other, "floordiv")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return _record_sum(self._data // y, _floordiv_backward, self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Tensor:
+        y = _divisor(self, other, "floordiv")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return _record_sum(y // self._data, _floordiv_backward, other, self)
+
+    def __mod__(self, other: Operand) -> Tensor:
+        y = _divisor(self, other, "mod")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return record_both(self._data % y, _mod_backward, self, other)
+
+    def __rmod__(self, other: Operand) -> Tensor:
+        y = _divisor(self, other, "mod")
+        if y is NotImplemented:
+            return y  # type: ignore[no-any-return]
+        return record_both(y % self._data, _mod_backward, other, self)
+
     def __pow__(self, other: Operand) -> Tensor:
-        floating(self, "pow")
-        y = operand(self, other, "pow")
+        y = _power(self, other)
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
         return record_both(self._data**y, _pow_backward, self, _scalar(other, self))
 
     def __rpow__(self, other: Operand) -> Tensor:
-        floating(self, "pow")
-        y = operand(self, other, "pow")
+        y = _power(self, other)
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
         return record_both(y**self._data, _pow_backward, _scalar(other, self), self)
 
     def __neg__(self) -> Tensor:
+        if self._data.dtype.kind == "b":
+            raise TypeError("neg: input has dtype bool; ~input turns booleans")
         return record(-self._data, _neg_backward, (self,))
 
     def __pos__(self) -> Tensor:
@@ -257,49 +318,6 @@ class Arithmetic(TensorBase):
 
     def __abs__(self) -> Tensor:
         return record(abs(self._data), _abs_backward, (self,), (self,))
-
-    # ---- comparisons: boolean Tensors, off the tape ----
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        y = operand(self, other, "eq")
-        return y if y is NotImplemented else wrap(self._data == y)
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        y = operand(self, other, "ne")
-        return y if y is NotImplemented else wrap(self._data != y)
-
-    def __lt__(self, other: Any) -> Tensor:
-        y = operand(self, other, "lt")
-        return y if y is NotImplemented else wrap(self._data < y)
-
-    def __le__(self, other: Any) -> Tensor:
-        y = operand(self, other, "le")
-        return y if y is NotImplemented else wrap(self._data <= y)
-
-    def __gt__(self, other: Any) -> Tensor:
-        y = operand(self, other, "gt")
-        return y if y is NotImplemented else wrap(self._data > y)
-
-    def __ge__(self, other: Any) -> Tensor:
-        y = operand(self, other, "ge")
-        return y if y is NotImplemented else wrap(self._data >= y)
-
-    # Equality is elementwise, so tensors hash by identity.
-    __hash__ = object.__hash__
-
-    def __invert__(self) -> Tensor:
-        return wrap(~self._data)
-
-    def __and__(self, other: Operand) -> Tensor:
-        return wrap(self._data & raw(other))
-
-    def __or__(self, other: Operand) -> Tensor:
-        return wrap(self._data | raw(other))
-
-    def __xor__(self, other: Operand) -> Tensor:
-        return wrap(self._data ^ raw(other))
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     # ---- functions as methods, with torch's names ----
 

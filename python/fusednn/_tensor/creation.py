@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from .. import random
 from .shape import _sizes
-from .tape import SHARED, Array, TensorBase, wrap
+from .tape import SHARED, Array, TensorBase, raw, wrap
 from .tensor import Tensor, supported_dtype
 
 
@@ -30,7 +30,7 @@ def _to_array(op: str, value: Any, dtype: Any) -> Array:
     except ValueError as error:
         raise ValueError(f"{op}: {error}") from None
     # Python's floats have no dtype of their own; NumPy's do.
-    numpys = isinstance(_first_leaf(value), (ndarray, np.generic))
+    numpys = isinstance(_first_leaf(value), (ndarray, np.generic, TensorBase))
     if dtype is None and array.dtype.char == "d" and not numpys:
         dtype = np.float32
     wanted = supported_dtype(op, np.dtype(dtype) if dtype is not None else array.dtype)
@@ -90,38 +90,49 @@ def from_dlpack(source: Any) -> Tensor:
         return source.detach()  # type: ignore[attr-defined, no-any-return]
     if not hasattr(source, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(source).__name__} has no __dlpack__")
-    return from_numpy(np.from_dlpack(source))
+    try:
+        array = np.from_dlpack(source)
+    except RuntimeError as error:  # a dtype or device that NumPy lacks
+        raise TypeError(f"from_dlpack: {error}") from None
+    supported_dtype("from_dlpack", array.dtype)
+    return from_numpy(array)
 
 
 # ---- filled --------------------------------------------------------------------------------------
 
 
-def _finish(op: str, array: Array, requires_grad: bool) -> Tensor:
-    supported_dtype(op, array.dtype)
+def _filled(op: str, make: Any, size: Any, dtype: Any, requires_grad: bool) -> Tensor:
+    """make(shape, dtype) as a tensor; a dtype of None is float32."""
+    sizes = _sizes(op, size)
+    wanted = supported_dtype(op, np.dtype(np.float32 if dtype is None else dtype))
+    try:
+        array = make(sizes, wanted)
+    except (ValueError, MemoryError) as error:
+        raise ValueError(f"{op}: shape {sizes}: {error}") from None
     out = wrap(array)
     if requires_grad:
         out.requires_grad = True
     return out
 
 
-def zeros(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
-    """Zeros of a shape: zeros(2, 3) or zeros((2, 3)).
+def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of a shape: zeros(2, 3) or zeros((2, 3)); float32 unless dtype says otherwise.
 
     >>> import fusednn as fn
     >>> fn.zeros(2)
     tensor([0., 0.])
     """
-    return _finish("zeros", np.zeros(_sizes("zeros", size), dtype), requires_grad)
+    return _filled("zeros", np.zeros, size, dtype, requires_grad)
 
 
-def ones(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
-    """Ones of a shape.
+def ones(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of a shape; float32 unless dtype says otherwise.
 
     >>> import fusednn as fn
     >>> fn.ones(2)
     tensor([1., 1.])
     """
-    return _finish("ones", np.ones(_sizes("ones", size), dtype), requires_grad)
+    return _filled("ones", np.ones, size, dtype, requires_grad)
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
@@ -131,31 +142,40 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
     >>> fn.full((2,), 0.5)
     tensor([0.5000, 0.5000])
     """
-    if dtype is None:
-        kind = type(fill_value)
-        dtype = np.float32 if kind is float else np.asarray(fill_value).dtype
+    if dtype is None and type(fill_value) is not float:
+        dtype = np.asarray(raw(fill_value)).dtype
     size = size if isinstance(size, (tuple, list)) else (size,)
-    return _finish("full", np.full(_sizes("full", size), fill_value, dtype), requires_grad)
+    number = raw(fill_value)
+    return _filled("full", lambda s, t: np.full(s, number, t), size, dtype, requires_grad)
 
 
-def zeros_like(input: Tensor | Array) -> Tensor:
-    """Zeros of input's shape and dtype.
+def zeros_like(input: Tensor | Array, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of input's shape, and its dtype unless given.
 
     >>> import fusednn as fn
     >>> fn.zeros_like(fn.ones(2))
     tensor([0., 0.])
     """
-    return zeros(*input.shape, dtype=input.dtype)
+    shape, own = _like("zeros_like", input)
+    return zeros(shape, dtype=dtype or own, requires_grad=requires_grad)
 
 
-def ones_like(input: Tensor | Array) -> Tensor:
-    """Ones of input's shape and dtype.
+def ones_like(input: Tensor | Array, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of input's shape, and its dtype unless given.
 
     >>> import fusednn as fn
     >>> fn.ones_like(fn.zeros(2))
     tensor([1., 1.])
     """
-    return ones(*input.shape, dtype=input.dtype)
+    shape, own = _like("ones_like", input)
+    return ones(shape, dtype=dtype or own, requires_grad=requires_grad)
+
+
+def _like(op: str, input: Any) -> tuple[tuple[int, ...], Any]:
+    array = raw(input)
+    if not isinstance(array, ndarray):
+        raise TypeError(f"{op}: input must be a Tensor or an array, got {type(array).__name__}")
+    return array.shape, array.dtype
 
 
 def arange(*bounds: Any, dtype: Any = None) -> Tensor:
@@ -167,31 +187,45 @@ def arange(*bounds: Any, dtype: Any = None) -> Tensor:
     >>> fn.arange(3)
     tensor([0, 1, 2])
     """
+    if not 1 <= len(bounds) <= 3:
+        raise TypeError(f"arange: expected end, or start, end and step, got {len(bounds)} numbers")
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise ValueError("arange: step is 0")
     if dtype is None:
         dtype = np.int64 if all(isinstance(bound, int) for bound in bounds) else np.float32
-    return _finish("arange", np.arange(*bounds, dtype=dtype), False)
+    return wrap(np.arange(*bounds, dtype=supported_dtype("arange", np.dtype(dtype))))
 
 
 # ---- random --------------------------------------------------------------------------------------
 
 
-def rand(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
-    """Uniform values in [0, 1), from the generator of `manual_seed`.
+def _random(op: str, draw: str, size: Any, dtype: Any, requires_grad: bool) -> Tensor:
+    wanted = np.dtype(np.float32 if dtype is None else dtype)
+    if wanted.char not in "fd":
+        raise TypeError(f"{op}: dtype {wanted}, expected float32 or float64")
+    generator = random.next_generator()
+
+    def make(sizes: tuple[int, ...], wanted: Any) -> Array:
+        return np.asarray(getattr(generator, draw)(sizes, wanted.type))
+
+    return _filled(op, make, size, wanted, requires_grad)
+
+
+def rand(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uniform values in [0, 1), from the generator of `manual_seed`; float32 or float64.
 
     >>> import fusednn as fn
     >>> fn.rand(2, 3).shape
     (2, 3)
     """
-    values = random.next_generator().random(_sizes("rand", size), np.dtype(dtype).type)
-    return _finish("rand", np.asarray(values), requires_grad)
+    return _random("rand", "random", size, dtype, requires_grad)
 
 
-def randn(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
-    """Standard normal values, from the generator of `manual_seed`.
+def randn(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Standard normal values, from the generator of `manual_seed`; float32 or float64.
 
     >>> import fusednn as fn
     >>> fn.randn(2, 3).shape
     (2, 3)
     """
-    values = random.next_generator().standard_normal(_sizes("randn", size), np.dtype(dtype).type)
-    return _finish("randn", np.asarray(values), requires_grad)
+    return _random("randn", "standard_normal", size, dtype, requires_grad)

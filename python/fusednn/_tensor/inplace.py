@@ -206,6 +206,13 @@ class InPlace(TensorBase):
         self._written(record(self._data, _fill_backward, (self,)) if tracked else None)
         return self  # type: ignore[return-value]
 
+    def _clear_grad(self, set_to_none: bool = True) -> None:
+        """Sets grad to None, or to zeros if there is one and not set_to_none."""
+        if set_to_none or self._grad is None:
+            self._grad = None
+        else:
+            self._grad = wrap(np.zeros_like(self._grad._data))
+
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Sets whether gradients are computed for this leaf; returns it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def _product(a: Array, b: Array) -> Array:
     """a @ b for arrays of 2 or more axes whose shapes were checked."""
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:
         # One large product is faster than many small ones.
-        rows = a.reshape(-1, a.shape[-1]) if a.size else np.empty((0, a.shape[-1]), a.dtype)
+        rows = _rows(a)
         b, turn_b = _oriented(b)
         out = _core.matmul(rows, b, False, turn_b)
         return out.reshape(*a.shape[:-1], out.shape[-1])
@@ -44,6 +45,11 @@ def _product(a: Array, b: Array) -> Array:
     )
     out = _core.matmul(a, b, turn_a, turn_b)
     return out.reshape(*batch, *out.shape[-2:])
+
+
+def _rows(x: Array) -> Array:
+    """x as a matrix; with its sizes spelled out, as -1 means nothing beside a 0."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _check(a: Any, b: Any) -> None:
@@ -121,7 +127,7 @@ def _matmul_backward(node: Node, grad: Any) -> Gradients:
         tall = (*b_shape, 1) if len(b_shape) == 1 else b_shape
         if len(tall) == 2 and a.ndim > 2:
             # The sum over the batch is one product as well.
-            grad_b = _product(a.reshape(-1, a.shape[-1]).T, grad.reshape(-1, grad.shape[-1]))
+            grad_b = _product(_rows(a).T, _rows(grad))
         else:
             grad_b = unbroadcast(_product(a.swapaxes(-1, -2), grad), tall)
         grad_b = _shaped(grad_b, b_shape)
@@ -147,6 +153,25 @@ class LinearAlgebra(TensorBase):
         if not isinstance(other, (TensorBase, ndarray)):
             return NotImplemented
         return matmul(other, self)  # type: ignore[no-any-return]
+
+    def mm(self, other: Tensor | Array) -> Tensor:
+        """The product of two matrices."""
+        return self._product("mm", 2, other)
+
+    def bmm(self, other: Tensor | Array) -> Tensor:
+        """The products of two batches of matrices: (b, n, k) by (b, k, m)."""
+        return self._product("bmm", 3, other)
+
+    def _product(self, op: str, ndim: int, other: Tensor | Array) -> Tensor:
+        y = raw(other)
+        if not isinstance(y, ndarray):
+            raise TypeError(f"{op}: other must be a Tensor or an array, got {type(y).__name__}")
+        if self._data.ndim != ndim or y.ndim != ndim or self._data.shape[:-2] != y.shape[:-2]:
+            raise ValueError(
+                f"{op}: shapes {self._data.shape} and {y.shape}, expected {ndim} axes each"
+                + ", the first of one size" * (ndim == 3)
+            )
+        return matmul(self, other)  # type: ignore[no-any-return]
 
     def matmul(self, other: Tensor | Array) -> Tensor:
         """self @ other; see `fusednn.matmul`."""

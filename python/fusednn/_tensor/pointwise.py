@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,19 @@ def _cos_backward(node: Node, grad: Any) -> Gradients:
     return (-grad * np.sin(node.saved[0]),)
 
 
+def _log2_backward(node: Node, grad: Any) -> Gradients:
+    return (grad / (node.saved[0] * math.log(2)),)
+
+
+def _log10_backward(node: Node, grad: Any) -> Gradients:
+    return (grad / (node.saved[0] * math.log(10)),)
+
+
+def _round_backward(node: Node, grad: Any) -> Gradients:
+    # Constant almost everywhere.
+    return (np.zeros_like(grad),)
+
+
 def _clamp_backward(node: Node, grad: Any) -> Gradients:
     x, low, high = node.saved
     inside = np.ones(x.shape, bool)
@@ -91,6 +105,14 @@ class Pointwise(Arithmetic):
         """log(1 + self), exact near 0."""
         return record(np.log1p(floating(self, "log1p")), _log1p_backward, (self,), (self,))
 
+    def log2(self) -> Tensor:
+        """The logarithm to base 2."""
+        return record(np.log2(floating(self, "log2")), _log2_backward, (self,), (self,))
+
+    def log10(self) -> Tensor:
+        """The logarithm to base 10."""
+        return record(np.log10(floating(self, "log10")), _log10_backward, (self,), (self,))
+
     def sqrt(self) -> Tensor:
         """The square root."""
         return record(np.sqrt(floating(self, "sqrt")), _sqrt_backward, (self,), keep_output=True)
@@ -112,6 +134,28 @@ class Pointwise(Arithmetic):
     def cos(self) -> Tensor:
         """The cosine of self in radians."""
         return record(np.cos(floating(self, "cos")), _cos_backward, (self,), (self,))
+
+    # Steps: their gradient is 0.
+
+    def floor(self) -> Tensor:
+        """The largest integer that is not larger."""
+        return record(np.floor(self._data), _round_backward, (self,))
+
+    def ceil(self) -> Tensor:
+        """The smallest integer that is not smaller."""
+        return record(np.ceil(self._data), _round_backward, (self,))
+
+    def trunc(self) -> Tensor:
+        """The integer part."""
+        return record(np.trunc(self._data), _round_backward, (self,))
+
+    def round(self, decimals: int = 0) -> Tensor:
+        """The nearest number of so many decimals; halves go to the even one."""
+        return record(np.round(self._data, decimals), _round_backward, (self,))
+
+    def sign(self) -> Tensor:
+        """-1, 0 or 1."""
+        return record(np.sign(self._data), _round_backward, (self,))
 
     def clamp(self, min: float | None = None, max: float | None = None) -> Tensor:
         """Values below min become min, those above max become max; NaN stays.
@@ -138,9 +182,25 @@ class Pointwise(Arithmetic):
         """True where an element is NaN."""
         return wrap(np.isnan(self._data))
 
+    def isinf(self) -> Tensor:
+        """True where an element is infinite."""
+        return wrap(np.isinf(self._data))
+
     def isfinite(self) -> Tensor:
         """True where an element is neither NaN nor infinite."""
         return wrap(np.isfinite(self._data))
+
+    def maximum(self, other: Tensor | Array) -> Tensor:
+        """`fusednn.maximum` of self and other."""
+        return maximum(self, other)  # type: ignore[no-any-return]
+
+    def minimum(self, other: Tensor | Array) -> Tensor:
+        """`fusednn.minimum` of self and other."""
+        return minimum(self, other)  # type: ignore[no-any-return]
+
+    def where(self, condition: Any, other: Any) -> Tensor:
+        """self where the condition holds, else other."""
+        return where(condition, self, other)  # type: ignore[no-any-return]
 
     def masked_fill(self, mask: Tensor | Array, value: float) -> Tensor:
         """A copy with `value` where the boolean `mask` (broadcast to self's shape) is True."""

@@ -7,7 +7,7 @@ NumPy's fixed pairwise tree, so they give the same bits on every run.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy import ndarray
@@ -29,19 +29,14 @@ logical_and: Any = np.logical_and
 logical_or: Any = np.logical_or
 
 
-class Extremum(NamedTuple):
-    """What `max(dim)` and `min(dim)` return."""
-
-    values: Tensor
-    indices: Tensor
-
-
 def normalized_axis(op: str, dim: Any, ndim: int) -> int:
     """dim as an axis >= 0; ValueError if the tensor has no such axis."""
     try:
-        axis = dim.__index__()
-    except AttributeError:
-        raise TypeError(f"{op}: dim must be an int, got {type(dim).__name__}") from None
+        axis = None if isinstance(dim, bool) else dim.__index__()
+    except (AttributeError, TypeError):
+        axis = None
+    if axis is None:
+        raise TypeError(f"{op}: dim must be an int, got {type(dim).__name__}")
     if not -ndim <= axis < ndim:
         raise ValueError(f"{op}: dim={dim} is out of range for a tensor of {ndim} dimensions")
     return axis + ndim if axis < 0 else axis  # type: ignore[no-any-return]
@@ -54,6 +49,10 @@ def _axes(op: str, dim: Any, axis: Any, ndim: int) -> tuple[int, ...]:
         raise TypeError(f"{op}: give dim or axis, not both")
     if dim is None:
         return tuple(range(ndim))
+    if ndim == 0:
+        # A number counts as a vector of one, as in NumPy and PyTorch.
+        _axes(op, dim, None, 1)
+        return ()
     if not isinstance(dim, (tuple, list)):
         return (normalized_axis(op, dim, ndim),)
     axes = tuple(normalized_axis(op, one, ndim) for one in dim)
@@ -111,38 +110,32 @@ def _std_backward(node: Node, grad: Any) -> Gradients:
     return (deviations * scale.reshape(_kept_shape(deviations.shape, axes)),)
 
 
+def _norm_backward(node: Node, grad: Any) -> Gradients:
+    x, axes, out = node.saved
+    slope = np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
+    return (x * slope.reshape(_kept_shape(x.shape, axes)),)
+
+
+def _logsumexp_backward(node: Node, grad: Any) -> Gradients:
+    x, axes, out = node.saved
+    shape = _kept_shape(x.shape, axes)
+    with np.errstate(invalid="ignore"):  # inf - inf, whose share is not known
+        share = np.exp(x - out.reshape(shape))
+    return (share * np.asarray(grad).reshape(shape),)
+
+
 def _prod_backward(node: Node, grad: Any) -> Gradients:
     x, axes = node.saved
     # The product of all others, from both sides, is right where some are 0.
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     turned = x.transpose(*rest, *axes)
     flat = turned.reshape(*(x.shape[i] for i in rest), _count(x.shape, axes))
-    others = np.ones_like(flat)
+    others = np.ones(flat.shape, flat.dtype.newbyteorder("="))
     multiply.accumulate(flat[..., :-1], axis=-1, out=others[..., 1:])
     after = multiply.accumulate(flat[..., :0:-1], axis=-1)[..., ::-1]
     others[..., :-1] *= after
     others *= np.asarray(grad).reshape(*flat.shape[:-1], 1)
     return (others.reshape(turned.shape).transpose(np.argsort((*rest, *axes))),)
-
-
-def _shared_extremum_backward(node: Node, grad: Any) -> Gradients:
-    x, axes, out = node.saved
-    shape = _kept_shape(x.shape, axes)
-    out = out.reshape(shape)
-    chosen = x == out
-    if np.isnan(out).any():
-        chosen |= np.isnan(x) & np.isnan(out)
-    ties = add.reduce(chosen, axis=axes, keepdims=True, dtype=x.dtype)
-    return (chosen * (np.asarray(grad).reshape(shape) / ties),)
-
-
-def _picked_extremum_backward(node: Node, grad: Any) -> Gradients:
-    indices, axis, shape, keepdim = node.saved
-    full = np.zeros(shape, grad.dtype)
-    if not keepdim:
-        indices, grad = np.expand_dims(indices, axis), np.expand_dims(grad, axis)
-    np.put_along_axis(full, indices, grad, axis)
-    return (full,)
 
 
 def _cumsum_backward(node: Node, grad: Any) -> Gradients:
@@ -155,7 +148,9 @@ class Reduction(TensorBase):
 
     __slots__ = ()
 
-    def sum(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
+    def sum(
+        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+    ) -> Tensor:
         """The sum over `dim` (all axes by default); 0 over an empty axis.
 
         >>> import fusednn as fn
@@ -164,10 +159,12 @@ class Reduction(TensorBase):
         """
         data = self._data
         axes = _axes("sum", dim, axis, data.ndim)
-        out = add.reduce(data, axis=axes, keepdims=keepdim)
+        out = add.reduce(data, axis=axes, keepdims=keepdim or keepdims)
         return record(out, _sum_backward, (self,), (), (axes, data.shape))
 
-    def mean(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
+    def mean(
+        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+    ) -> Tensor:
         """The mean over `dim`; NaN over an empty axis.
 
         >>> import fusednn as fn
@@ -177,34 +174,67 @@ class Reduction(TensorBase):
         data = floating(self, "mean")
         axes = _axes("mean", dim, axis, data.ndim)
         count = _count(data.shape, axes)
-        out = add.reduce(data, axis=axes, keepdims=keepdim)
+        out = add.reduce(data, axis=axes, keepdims=keepdim or keepdims)
         out = out / count if count else out + data.dtype.type(math.nan)
         return record(out, _mean_backward, (self,), (), (axes, data.shape))
 
     def var(
-        self, dim: Dim = None, *, correction: int = 1, keepdim: bool = False, axis: Dim = None
+        self,
+        dim: Dim = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+        axis: Dim = None,
+        keepdims: bool = False,
     ) -> Tensor:
-        """The variance over `dim`, divided by n - correction; NaN if that is not positive.
+        """The variance over `dim`: the sum of squared deviations by n - correction.
+
+        correction (NumPy: ddof) is 1, or 0 if not unbiased. Where it leaves nothing to divide by
+        the result is inf, or NaN if there is no deviation either.
 
         >>> import fusednn as fn
         >>> fn.tensor([1.0, 3.0]).var()
         tensor(2.)
         """
-        axes, deviations, divisor, out = self._variance("var", dim, axis, correction, keepdim)
+        keepdim = keepdim or keepdims
+        axes, deviations, divisor, out = self._variance(
+            "var", dim, axis, unbiased, correction, keepdim
+        )
         return record(out, _var_backward, (self,), (), (deviations, axes, divisor))
 
     def std(
-        self, dim: Dim = None, *, correction: int = 1, keepdim: bool = False, axis: Dim = None
+        self,
+        dim: Dim = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+        axis: Dim = None,
+        keepdims: bool = False,
     ) -> Tensor:
         """The standard deviation over `dim`: the square root of `var`."""
-        axes, deviations, divisor, out = self._variance("std", dim, axis, correction, keepdim)
+        keepdim = keepdim or keepdims
+        axes, deviations, divisor, out = self._variance(
+            "std", dim, axis, unbiased, correction, keepdim
+        )
         out = np.asarray(np.sqrt(out))
         context = (deviations, axes, divisor)
         return record(out, _std_backward, (self,), (), context, keep_output=True)
 
     def _variance(
-        self, op: str, dim: Dim, axis: Dim, correction: int, keepdim: bool
-    ) -> tuple[tuple[int, ...], Array, int, Any]:
+        self,
+        op: str,
+        dim: Any,
+        axis: Dim,
+        unbiased: bool,
+        correction: float | None,
+        keepdim: bool,
+    ) -> tuple[tuple[int, ...], Array, float, Any]:
+        if isinstance(dim, bool):  # var(False), as in PyTorch
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = float(unbiased)
         data = floating(self, op)
         axes = _axes(op, dim, axis, data.ndim)
         count = _count(data.shape, axes)
@@ -212,111 +242,91 @@ class Reduction(TensorBase):
         deviations = data - mean
         out = add.reduce(deviations * deviations, axis=axes, keepdims=keepdim)
         divisor = count - correction
-        out = out / divisor if divisor > 0 else out * data.dtype.type(math.nan)
+        if divisor > 0:
+            out = out / divisor
+        else:
+            with np.errstate(invalid="ignore"):
+                out = out * data.dtype.type(math.inf)  # 0 * inf is NaN, as 0 / 0
         return axes, deviations, divisor, out
 
-    def prod(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
-        """The product over `dim`; 1 over an empty axis. Its gradient is right beside zeros too."""
-        axes = _axes("prod", dim, axis, self._data.ndim)
-        out = multiply.reduce(self._data, axis=axes, keepdims=keepdim)
-        return record(out, _prod_backward, (self,), (self,), (axes,))
-
-    def amax(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
-        """The largest value over `dim`; NaN wins; ties share the gradient."""
-        return self._shared_extremum("amax", maximum, dim, axis, keepdim)
-
-    def amin(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
-        """The smallest value over `dim`; NaN wins; ties share the gradient."""
-        return self._shared_extremum("amin", minimum, dim, axis, keepdim)
-
-    def _shared_extremum(
-        self, op: str, function: Any, dim: Dim, axis: Dim, keepdim: bool
+    def norm(
+        self,
+        p: float = 2.0,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
     ) -> Tensor:
-        data = self._data
-        axes = _axes(op, dim, axis, data.ndim)
-        self._not_empty(op, axes)
-        out = np.asarray(function.reduce(data, axis=axes, keepdims=keepdim))
-        return record(out, _shared_extremum_backward, (self,), (self,), (axes,), keep_output=True)
-
-    def max(self, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Any:
-        """Without dim the largest value, whose gradient ties share. With dim (values, indices)
-        along it: the first of equals, which gets the whole gradient; NaN wins.
+        """The length over `dim`: the root of the sum of squares. p = 1: the sum of magnitudes, p =
+        inf: the largest one. The gradient of a length of 0 is 0.
 
         >>> import fusednn as fn
-        >>> values, indices = fn.tensor([[1.0, 4.0, 4.0]]).max(dim=1)
-        >>> indices
-        tensor([1])
+        >>> fn.tensor([3.0, 4.0]).norm()
+        tensor(5.)
         """
-        if dim is None and axis is None:
-            return self._shared_extremum("max", maximum, None, None, keepdim)
-        return self._picked_extremum("max", np.argmax, dim, axis, keepdim)
+        data = floating(self, "norm")
+        axes = _axes("norm", dim, axis, data.ndim)
+        keepdim = keepdim or keepdims
+        if p == math.inf:
+            return self.__abs__().amax(axes, keepdim)  # type: ignore[attr-defined, no-any-return]
+        if p == 1:
+            return self.__abs__().sum(axes, keepdim)  # type: ignore[attr-defined, no-any-return]
+        if p != 2:
+            raise ValueError(f"norm: p={p}, expected 1, 2 or inf")
+        out = np.asarray(np.sqrt(add.reduce(data * data, axis=axes, keepdims=keepdim)))
+        return record(out, _norm_backward, (self,), (self,), (axes,), keep_output=True)
 
-    def min(self, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Any:
-        """Like `max`, for the smallest value."""
-        if dim is None and axis is None:
-            return self._shared_extremum("min", minimum, None, None, keepdim)
-        return self._picked_extremum("min", np.argmin, dim, axis, keepdim)
-
-    def _picked_extremum(
-        self, op: str, find: Any, dim: int | None, axis: int | None, keepdim: bool
-    ) -> Extremum:
-        data = self._data
-        if data.ndim == 0:
-            data = data[None]
-        (chosen,) = _axes(op, dim, axis, data.ndim)
-        self._not_empty(op, (chosen,))
-        indices = find(data, axis=chosen, keepdims=True)
-        values = np.take_along_axis(data, indices, chosen)
-        if self._data.ndim == 0:
-            values, indices = values[0], indices[0]
-        elif not keepdim:
-            values, indices = values.squeeze(chosen), indices.squeeze(chosen)
-        context = (indices.copy(), chosen, self._data.shape, keepdim)
-        if self._data.ndim == 0:
-            out = record(values, _only_element_backward, (self,))
-        else:
-            out = record(values, _picked_extremum_backward, (self,), (), context)
-        return Extremum(out, wrap(indices))
-
-    def _not_empty(self, op: str, axes: tuple[int, ...]) -> None:
-        if 0 in (self._data.shape[axis] for axis in axes if axis < self._data.ndim):
-            raise ValueError(f"{op}: no element to choose from in shape {self._data.shape}")
-
-    def argmax(
-        self, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None
+    def logsumexp(
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
     ) -> Tensor:
-        """The position of the first largest value along dim, or in the flattened tensor."""
-        return self._position("argmax", np.argmax, dim, axis, keepdim)
+        """log(sum(exp(self))) over `dim`, without overflow; -inf over an empty axis.
 
-    def argmin(
-        self, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None
+        >>> import fusednn as fn
+        >>> fn.tensor([1000.0, 1000.0]).logsumexp(0)
+        tensor(1000.6932)
+        """
+        data = floating(self, "logsumexp")
+        axes = _axes("logsumexp", dim, axis, data.ndim)
+        top = maximum.reduce(data, axis=axes, keepdims=True, initial=-math.inf)
+        top = np.where(np.isfinite(top), top, data.dtype.type(0))
+        with np.errstate(divide="ignore"):
+            out = np.log(add.reduce(np.exp(data - top), axis=axes, keepdims=True)) + top
+        if not (keepdim or keepdims):
+            out = out.squeeze(axes)
+        return record(out, _logsumexp_backward, (self,), (self,), (axes,), keep_output=True)
+
+    def prod(
+        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
     ) -> Tensor:
-        """The position of the first smallest value along dim, or in the flattened tensor."""
-        return self._position("argmin", np.argmin, dim, axis, keepdim)
+        """The product over `dim`; 1 over an empty axis. Its gradient is right beside zeros too."""
+        axes = _axes("prod", dim, axis, self._data.ndim)
+        out = multiply.reduce(self._data, axis=axes, keepdims=keepdim or keepdims)
+        return record(out, _prod_backward, (self,), (self,), (axes,))
 
-    def _position(
-        self, op: str, find: Any, dim: int | None, axis: int | None, keepdim: bool
+    def all(
+        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
     ) -> Tensor:
-        axes = _axes(op, dim, axis, self._data.ndim)
-        self._not_empty(op, axes)
-        flat = dim is None and axis is None
-        return wrap(find(self._data, axis=None if flat else axes[0], keepdims=keepdim))
-
-    def all(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
         """True where every element over `dim` is true (not 0)."""
         axes = _axes("all", dim, axis, self._data.ndim)
-        return wrap(logical_and.reduce(self._data, axis=axes, keepdims=keepdim))
+        return wrap(logical_and.reduce(self._data, axis=axes, keepdims=keepdim or keepdims))
 
-    def any(self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None) -> Tensor:
+    def any(
+        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+    ) -> Tensor:
         """True where some element over `dim` is true (not 0)."""
         axes = _axes("any", dim, axis, self._data.ndim)
-        return wrap(logical_or.reduce(self._data, axis=axes, keepdims=keepdim))
+        return wrap(logical_or.reduce(self._data, axis=axes, keepdims=keepdim or keepdims))
 
     def cumsum(self, dim: int) -> Tensor:
         """The running sum along dim."""
-        axis = normalized_axis("cumsum", dim, self._data.ndim)
+        axes = _axes("cumsum", dim, None, self._data.ndim)
+        if not axes:
+            return self.clone()  # type: ignore[attr-defined, no-any-return]
+        axis = axes[0]
         return record(add.accumulate(self._data, axis=axis), _cumsum_backward, (self,), (), (axis,))
-
-
-def _only_element_backward(node: Node, grad: Any) -> Gradients:
-    return (grad,)

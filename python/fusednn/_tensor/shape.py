@@ -126,9 +126,10 @@ class Shape(TensorBase):
     def transpose(self, dim0: int, dim1: int) -> Tensor:
         """Two axes swapped, as a view."""
         order = list(range(self._data.ndim))
-        a = normalized_axis("transpose", dim0, len(order))
-        b = normalized_axis("transpose", dim1, len(order))
-        order[a], order[b] = b, a
+        a = normalized_axis("transpose", dim0, len(order) or 1)
+        b = normalized_axis("transpose", dim1, len(order) or 1)
+        if order:
+            order[a], order[b] = b, a
         axes = tuple(order)
         return record_view(self, self._data.transpose(axes), _permute_backward, (axes,))
 
@@ -155,15 +156,17 @@ class Shape(TensorBase):
         """One axis moved to another place, as a view."""
         ndim = self._data.ndim
         order = list(range(ndim))
-        axis = order.pop(normalized_axis("movedim", source, ndim))
-        order.insert(normalized_axis("movedim", destination, ndim), axis)
+        at = normalized_axis("movedim", source, ndim or 1)
+        to = normalized_axis("movedim", destination, ndim or 1)
+        if order:
+            order.insert(to, order.pop(at))
         return self.permute(order)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Tensor:
         """Without its axes of size 1, or without those of `dim` that are of size 1."""
         shape = self._data.shape
         dims = range(len(shape)) if dim is None else dim if isinstance(dim, Sequence) else (dim,)
-        gone = {normalized_axis("squeeze", d, len(shape)) for d in dims}
+        gone = {normalized_axis("squeeze", d, len(shape) or 1) for d in dims}
         return self.reshape([n for i, n in enumerate(shape) if not (n == 1 and i in gone)])
 
     def unsqueeze(self, dim: int) -> Tensor:
@@ -220,11 +223,11 @@ class Shape(TensorBase):
         """self if its elements lie in row-major order without gaps, else such a copy."""
         if self._data.flags.c_contiguous:
             return self  # type: ignore[return-value]
-        return record(self._data.copy(), _clone_backward, (self,))
+        return record(_owned(self._data), _clone_backward, (self,))
 
     def clone(self) -> Tensor:
         """A copy with its own memory; gradients flow through it."""
-        return record(self._data.copy(), _clone_backward, (self,))
+        return record(_owned(self._data), _clone_backward, (self,))
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
         """Views of consecutive parts along dim, each of split_size (the last may be smaller), or of
@@ -260,6 +263,11 @@ class Shape(TensorBase):
         return tuple(self[(*lead, i)] for i in range(self._data.shape[axis]))  # type: ignore[index]
 
 
+def _owned(data: Array) -> Array:
+    """A copy in row-major order and the machine's byte order."""
+    return np.array(data, data.dtype.newbyteorder("="), order="C")
+
+
 def flattened_shape(shape: tuple[int, ...], start_dim: int, end_dim: int) -> tuple[int, ...]:
     """The shape after joining the axes start_dim ... end_dim."""
     if not shape:
@@ -283,7 +291,7 @@ def _joined(op: str, tensors: Any) -> tuple[list[Any], list[Array]]:
         if not isinstance(array, ndarray):
             kind = type(array).__name__
             raise TypeError(f"{op}: tensors[{i}] must be a Tensor or an array, got {kind}")
-        if array.dtype != arrays[0].dtype:
+        if array.dtype.newbyteorder("=") != arrays[0].dtype.newbyteorder("="):
             raise TypeError(
                 f"{op}: tensors[0] has dtype {arrays[0].dtype}, tensors[{i}] {array.dtype}; "
                 "nothing is cast silently, convert with .to(dtype)"

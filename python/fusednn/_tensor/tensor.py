@@ -14,12 +14,15 @@ from .. import _core
 from ..functional.activation import relu, sigmoid, tanh
 from ..functional.softmax import log_softmax, softmax
 from .arithmetic import _to_backward
+from .comparison import Comparison
 from .display import represent
+from .extrema import Extrema
 from .indexing import Indexing
 from .linalg import LinearAlgebra
+from .order import Order
 from .pointwise import Pointwise
 from .reduction import Reduction
-from .shape import Shape
+from .shape import Shape, _owned
 from .tape import (
     PRIVATE,
     SAVED,
@@ -35,7 +38,7 @@ from .tape import (
 from .walk import Hooks, RemovableHandle, backward_walk
 
 
-class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
+class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Order, Indexing):
     """An array of float32 or float64 (or integers, booleans) on which gradients can be computed.
 
     Made by `tensor` (copies), `from_numpy` (shares) and by ops. Where PyTorch's Tensor has a method
@@ -56,24 +59,24 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
     # ---- what it is ----
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[builtins.int, ...]:
         """The sizes of all axes."""
         return self._data.shape
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: builtins.int | None = None) -> Any:
         """The shape, or the size of one axis."""
         return self._data.shape if dim is None else self._data.shape[dim]
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> builtins.int:
         """The number of axes."""
         return self._data.ndim
 
-    def dim(self) -> int:
+    def dim(self) -> builtins.int:
         """The number of axes."""
         return self._data.ndim
 
-    def numel(self) -> int:
+    def numel(self) -> builtins.int:
         """The number of elements."""
         return self._data.size
 
@@ -134,11 +137,18 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
-        # Consumers may write, so what the tape relies on goes out as a copy.
-        if options.get("copy") is False and not self.numpy().flags.writeable:
-            raise BufferError("__dlpack__: the tape relies on this memory; export a clone()")
+        # Consumers may write, so what the tape relies on goes out as a copy; negative strides are
+        # allowed by the protocol, but end PyTorch 2.13.
         array = self.numpy()
-        return (array if array.flags.writeable else array.copy()).__dlpack__(**options)
+        turned = any(stride < 0 for stride in array.strides)
+        if array.flags.writeable and not turned and array.dtype.isnative:
+            return array.__dlpack__(**options)
+        if options.get("copy") is False:
+            raise BufferError(
+                "__dlpack__: this memory is relied on by the tape, read-only, reversed or of "
+                "another byte order; export a clone()"
+            )
+        return _owned(array).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self._data.__dlpack_device__()
@@ -156,10 +166,13 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
     def __float__(self) -> builtins.float:
         return float(self.item())
 
-    def __int__(self) -> int:
+    def __int__(self) -> builtins.int:
         return int(self.item())
 
-    def __index__(self) -> int:
+    def __round__(self, digits: builtins.int | None = None) -> Any:
+        return round(self.item(), digits)
+
+    def __index__(self) -> builtins.int:
         if self._data.dtype.kind not in "iu" or self._data.size != 1:
             raise TypeError("only integer tensors of one element can be used as an index")
         return int(self._data.item())
@@ -216,6 +229,10 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
         """As int64, off the tape."""
         return self.to(np.int64)
 
+    def int(self) -> Tensor:
+        """As int32, off the tape."""
+        return self.to(np.int32)
+
     def bool(self) -> Tensor:
         """As booleans (not 0), off the tape."""
         return self.to(np.bool_)
@@ -253,7 +270,7 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
         data = raw(value)
         if not isinstance(data, ndarray):
             raise TypeError(f"grad: must be a Tensor, an array or None, got {type(value).__name__}")
-        if data.shape != self._data.shape or data.dtype != self._data.dtype:
+        if data.shape != self._data.shape or data.dtype.char != self._data.dtype.char:
             raise ValueError(
                 f"grad: has shape {data.shape} and dtype {data.dtype}, expected "
                 f"{self._data.shape} and {self._data.dtype}"
@@ -286,7 +303,7 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
                     f"backward: the tensor has shape {data.shape}, not one element, so grad "
                     f"(of that shape) must be given"
                 )
-            given = np.array(1, data.dtype)
+            given = np.array(1, data.dtype.type)
             if data.ndim:
                 given = given.reshape(data.shape)
         else:
@@ -295,7 +312,7 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
                 raise TypeError(
                     f"backward: grad must be a Tensor or an array, got {type(grad).__name__}"
                 )
-            if given.shape != data.shape or given.dtype != data.dtype:
+            if given.shape != data.shape or given.dtype.char != data.dtype.char:
                 raise ValueError(
                     f"backward: grad has shape {given.shape} and dtype {given.dtype}, expected "
                     f"{data.shape} and {data.dtype}"
@@ -308,7 +325,15 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
         out._memory = self._memory
         return out
 
-    data = property(detach, doc="The same memory, off the tape: `detach()`.")
+    @property
+    def data(self) -> Tensor:
+        """The same memory, off the tape: `detach()`. Setting it writes the values into it."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor | Array) -> None:
+        if not (isinstance(value, Tensor) and value._data is self._data):
+            self.detach().copy_(value)
 
     def retain_grad(self) -> None:
         """Keeps the gradient of a tensor that an op made in its `grad`; leaves always have it."""
@@ -333,6 +358,8 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
         """
         if not self._requires_grad:
             raise RuntimeError("register_hook: this tensor does not require grad")
+        if not callable(hook):
+            raise TypeError(f"register_hook: hook must be callable, got {type(hook).__name__}")
         holder: Any = self if self._node is None else self._node
         attribute = "_hooks" if self._node is None else "hooks"
         hooks = getattr(holder, attribute)
@@ -355,17 +382,24 @@ class Tensor(Pointwise, LinearAlgebra, Reduction, Shape, Indexing):
         """The hyperbolic tangent."""
         return tanh(self)  # type: ignore[no-any-return]
 
-    def softmax(self, dim: int) -> Tensor:
+    def softmax(self, dim: builtins.int) -> Tensor:
         """exp(self) scaled to sum 1 along dim."""
         return softmax(self, dim)  # type: ignore[no-any-return]
 
-    def log_softmax(self, dim: int) -> Tensor:
+    def log_softmax(self, dim: builtins.int) -> Tensor:
         """The logarithm of softmax."""
         return log_softmax(self, dim)  # type: ignore[no-any-return]
 
     # ---- copies of the object ----
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __copy__(self) -> Tensor:
+        if self._node is not None:
+            raise RuntimeError("copy: only leaf tensors can be copied; detach() first")
+        out = type(self)._rebuild(self._data, self._requires_grad)
+        out._data, out._memory, out._grad = self._data, self._memory, self._grad
+        return out
+
+    def __deepcopy__(self, memo: dict[builtins.int, Any]) -> Tensor:
         if self._node is not None:
             raise RuntimeError("deepcopy: only leaf tensors can be copied; detach() first")
         out = type(self)._rebuild(self._data.copy(), self._requires_grad)

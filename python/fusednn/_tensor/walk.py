@@ -135,7 +135,7 @@ class Hooks:
                 raise TypeError(
                     f"hook: must return a Tensor, an array or None, got {type(result).__name__}"
                 )
-            if data.shape != grad.shape or data.dtype != grad.dtype:
+            if data.shape != grad.shape or data.dtype.char != grad.dtype.char:
                 raise ValueError(
                     f"hook: returned shape {data.shape} and dtype {data.dtype} for a gradient of "
                     f"shape {grad.shape} and dtype {grad.dtype}"

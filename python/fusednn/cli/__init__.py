@@ -36,6 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .. import __version__
     from . import attention, bench, demo, explore, generate, info, train
 
     parser = _Parser(
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"fusednn {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (info, demo, explore, train, generate, attention, bench):
         module.add_parser(commands).set_defaults(run=module.run)
@@ -53,8 +55,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status: 0 done, 1 failed, 2 wrong arguments, 130 stopped
     by Ctrl-C."""
-    parsed = _parser().parse_args(arguments)
     try:
+        parsed = _parser().parse_args(arguments)
         status: int = parsed.run(parsed)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -111,7 +111,9 @@ def add_parser(subparsers: "Subparsers") -> argparse.ArgumentParser:
     parser.add_argument(
         "--plot", type=figure, metavar="F.png", help="draw the ratios there (needs matplotlib)"
     )
-    actions = parser.add_subparsers(dest="bench_action", metavar="", title="comparing two runs")
+    actions = parser.add_subparsers(
+        dest="bench_action", metavar="ACTION", title="comparing two runs"
+    )
     compare = actions.add_parser(
         "compare",
         help="A.json B.json: the ratio per case, and what is outside the noise",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+_LARGEST = 1 << 31  # no count of anything here is larger
+
 
 def positive(text: str) -> int:
     """An int of at least 1."""
@@ -14,6 +16,8 @@ def positive(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1")
+    if value > _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text[:20]} is above {_LARGEST}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,8 +42,10 @@ def _collate(values: list[Any], place: str) -> Any:
     if kind is ndarray:
         return _stacked(values, place)
     if isinstance(first, (bool, int, float)):
-        dtype = np.float32 if isinstance(first, float) else None
-        return np.array(values, dtype)
+        numbers = np.array(values, np.float32 if isinstance(first, float) else None)
+        if numbers.dtype.kind == "O":
+            raise TypeError(f"collate: {place} has an int beyond 64 bits")
+        return numbers
     if isinstance(first, (str, bytes)):
         return values
     if isinstance(first, Mapping):
@@ -61,6 +64,8 @@ def _collate(values: list[Any], place: str) -> Any:
             _collate([raw(value[i]) for value in values], f"{place}[{i}]")
             for i in range(len(first))
         ]
+        if hasattr(first, "_fields"):  # a named tuple
+            return type(first)(*parts)
         return parts if isinstance(first, list) else tuple(parts)
     raise TypeError(f"collate: {place} is a {type(first).__name__}; give a collate_fn of your own")
 
@@ -85,7 +90,7 @@ def pad_sequences(sequences: Sequence[Any], padding_value: float = 0.0) -> tuple
     """Sequences (T_i, ...) side by side as (N, max T_i, ...), padded behind; and their lengths.
 
     The other sizes and the dtype must agree: ValueError or TypeError names the sequence that does
-    not fit. Lengths are int64.
+    not fit. padding_value must be one of that dtype. Lengths are int64.
 
     >>> import numpy as np
     >>> from fusednn.data import pad_sequences
@@ -99,7 +104,11 @@ def pad_sequences(sequences: Sequence[Any], padding_value: float = 0.0) -> tuple
     check_sequences("pad_sequences", arrays)
     lengths = np.array([len(array) for array in arrays], np.int64)
     shape = (len(arrays), int(lengths.max()), *arrays[0].shape[1:])
-    out = np.full(shape, padding_value, arrays[0].dtype)
+    dtype = arrays[0].dtype
+    whole = math.isfinite(padding_value) and padding_value == int(padding_value)
+    if dtype.kind in "biu" and not whole:
+        raise TypeError(f"pad_sequences: padding_value={padding_value} for sequences of {dtype}")
+    out = np.full(shape, padding_value, dtype)
     for row, array in zip(out, arrays, strict=True):
         row[: len(array)] = array
     return out, lengths

@@ -244,9 +244,12 @@ class _Batches:
 
 
 def _batch(dataset: Any, rows: Array, collate_fn: Callable[[list[Any]], Any] | None) -> Any:
-    if collate_fn is None:
-        return take(dataset, rows)
-    return collate_fn([dataset[int(row)] for row in rows])
+    try:
+        if collate_fn is None:
+            return take(dataset, rows)
+        return collate_fn([dataset[int(row)] for row in rows])
+    except StopIteration as error:  # would end the epoch as if it were over
+        raise RuntimeError("DataLoader: the data set or collate_fn raised StopIteration") from error
 
 
 class _Ahead:

@@ -276,6 +276,8 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     >>> F.smooth_l1_loss(np.array([0.0, 3.0]), np.array([1.0, 0.0]))
     array(1.5)
     """
+    if not beta >= 0:
+        raise ValueError(f"smooth_l1_loss: beta={beta}, expected a number >= 0")
     if beta == 0:
         return l1_loss(input, target, reduction)
     loss = huber_loss(input, target, reduction, beta)

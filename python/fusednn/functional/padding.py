@@ -68,6 +68,8 @@ def _check_widths(shape: tuple[int, ...], widths: list[tuple[int, int]], mode: s
 
 def _padded(x: Array, widths: list[tuple[int, int]], mode: str, value: float) -> Array:
     shape = tuple(n + front + back for n, (front, back) in zip(x.shape, widths, strict=True))
+    if x.dtype.kind in "biu" and mode == "constant" and np.asarray(value, x.dtype) != value:
+        raise TypeError(f"pad: value={value} for input of dtype {x.dtype}")
     out = np.full(shape, value, x.dtype) if mode == "constant" else np.empty(shape, x.dtype)
     inner, outer = _windows(x.shape, widths)
     out[outer] = x[inner]
@@ -157,6 +159,8 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
     if labels.dtype.kind not in "iu":
         raise TypeError(f"one_hot: input has dtype {labels.dtype}, expected integers")
     if num_classes == -1:
+        if labels.size and labels.min() < 0:
+            raise ValueError(f"one_hot: there is the class {labels.min()}, expected 0 or more")
         if not labels.size:
             raise ValueError("one_hot: num_classes must be given for an empty input")
         num_classes = int(labels.max()) + 1

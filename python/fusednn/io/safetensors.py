@@ -20,6 +20,8 @@ from numpy import ndarray
 from .._tensor.tape import Array, raw
 
 _KEY = "fusednn"
+_RESERVED = "__metadata__"  # what the format itself uses
+_DEEPEST = 100  # levels of nesting; JSON's own readers give up a little later
 _SUFFIX = ".fusednn-tmp"
 _ABANDONED = 600  # seconds; no save that is still alive stays without a write for so long
 
@@ -28,7 +30,8 @@ def save(mapping: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes a mapping of names to arrays or Tensors (any layout), possibly nested, to one file.
 
     The file appears complete or not at all: it is written beside its place, flushed to the disk and
-    renamed. TypeError names what cannot be stored.
+    renamed; the access rights of a file in that place stay. A link is followed. TypeError names
+    what cannot be stored.
 
     >>> import os, tempfile, numpy as np, fusednn as fn
     >>> path = os.path.join(tempfile.mkdtemp(), "weights.safetensors")
@@ -44,6 +47,8 @@ def save(mapping: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         for name, value in mapping.items():
             if not isinstance(name, str):
                 raise TypeError(f"save: names must be strings, got {name!r}")
+            if name == _RESERVED:
+                raise ValueError(f"save: the name {name!r} is the file format's own")
             arrays[name] = _storable(name, raw(value))
     else:
         metadata = {_KEY: json.dumps(_described(mapping, "", arrays))}
@@ -51,21 +56,26 @@ def save(mapping: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def _storable(name: str, array: Array) -> Array:
-    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if array.dtype.name == "bfloat16" or (kind, size) == ("c", 8):
+        return np.ascontiguousarray(array).reshape(array.shape)
+    if kind not in "fiub" or size > 8:
         raise TypeError(f"save: {name} has dtype {array.dtype}, which safetensors cannot store")
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
-def _described(value: Any, place: str, arrays: dict[str, Array]) -> Any:
+def _described(value: Any, place: str, arrays: dict[str, Array], depth: int = 0) -> Any:
     """value as JSON; arrays go into `arrays` and leave their name."""
     value = raw(value)
+    if depth > _DEEPEST:
+        raise ValueError(f"save: more than {_DEEPEST} levels of nesting, at {place[:60]}...")
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, ndarray):
         name = place
-        while name in arrays:
+        while name in arrays or name == _RESERVED:
             name += "'"
         arrays[name] = _storable(place, value)
         return {"array": name}
@@ -74,12 +84,13 @@ def _described(value: Any, place: str, arrays: dict[str, Array]) -> Any:
             if not isinstance(key, str):
                 raise TypeError(f"save: {place or 'the mapping'} has the key {key!r}, not a string")
         return {
-            "dict": {key: _described(v, f"{place}.{key}".lstrip("."), arrays)
+            "dict": {key: _described(v, f"{place}.{key}".lstrip("."), arrays, depth + 1)
                      for key, v in value.items()}
         }  # fmt: skip
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_described(v, f"{place}.{i}", arrays) for i, v in enumerate(value)]}
+        items = enumerate(value)
+        return {kind: [_described(v, f"{place}.{i}", arrays, depth + 1) for i, v in items]}
     raise TypeError(f"save: {place} is a {type(value).__name__}, which cannot be stored")
 
 
@@ -87,13 +98,16 @@ def _write(arrays: dict[str, Array], metadata: dict[str, str] | None, path: str)
     from safetensors.numpy import save as to_bytes
 
     content = to_bytes(arrays, metadata)
-    folder, name = os.path.split(os.path.abspath(path))
+    path = os.path.realpath(path)
+    folder, name = os.path.split(path)
     _remove_leftovers(folder, name)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}{_SUFFIX}")
     try:
         with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
+            with suppress(OSError):  # there is none yet, or it is another user's
+                os.fchmod(file.fileno(), os.stat(path).st_mode & 0o777)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

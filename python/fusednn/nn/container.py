@@ -35,15 +35,27 @@ class _Indexed(Module):
     def __getitem__(self, index: slice) -> _Indexed: ...
     def __getitem__(self, index: int | slice) -> Module:
         if isinstance(index, slice):
-            part = type(self)()
-            for name, module in list(self._modules.items())[index]:
-                part.add_module(name, module)
-            return part
-        return self._items()[index]
+            return self._part(index)
+        names = self._names()
+        module = self._modules[names[self._place(index, len(names))]]
+        assert module is not None
+        return module
+
+    def _part(self, index: slice) -> _Indexed:
+        return type(self)(self._items()[index])  # type: ignore[call-arg]
+
+    def _names(self) -> list[str]:
+        return list(self._modules)
+
+    def _place(self, index: Any, size: int) -> int:
+        if not -size <= index < size:
+            raise IndexError(f"{type(self).__name__}: index {index} is out of range of {size}")
+        return int(index.__index__())
 
     def __setitem__(self, index: int, module: Module) -> None:
-        names = list(self._modules)
-        self._register(self._modules, names[index], _child(type(self).__name__, module))
+        names = self._names()
+        name = names[self._place(index, len(names))]
+        self._register(self._modules, name, _child(type(self).__name__, module))
 
     def __delitem__(self, index: int | slice) -> None:
         items = self._items()
@@ -55,22 +67,36 @@ class _Indexed(Module):
 
     def append(self, module: Module) -> Any:
         """Adds a module at the end; returns the container."""
-        self.add_module(str(len(self._modules)), _child(type(self).__name__, module))
+        number = len(self._modules)
+        while str(number) in self._modules:  # in a part of another one, or where names are given
+            number += 1
+        self.add_module(str(number), _child(type(self).__name__, module))
         return self
 
     def extend(self, modules: Iterable[Module]) -> Any:
         """Adds modules at the end; returns the container."""
-        for module in modules:
+        for module in list(modules):
             self.append(module)
         return self
 
-    def insert(self, index: int, module: Module) -> None:
-        """Adds a module before the one at `index`."""
+    __iadd__ = extend
+
+    def __add__(self, other: Iterable[Module]) -> Any:
+        return self._part(slice(None)).extend(other)
+
+    def insert(self, index: int, module: Module) -> Any:
+        """Adds a module before the one at `index`; returns the container."""
         items = self._items()
         items.insert(index, _child(type(self).__name__, module))
         for name in list(self._modules):
             delattr(self, name)
-        self.extend(items)
+        return self.extend(items)
+
+    def pop(self, index: int = -1) -> Module:
+        """Takes a module out and returns it."""
+        module = self[index]
+        del self[index]
+        return module
 
 
 class Sequential(_Indexed):
@@ -91,6 +117,13 @@ class Sequential(_Indexed):
                 self.add_module(name, _child("Sequential", module))
         else:
             self.extend(modules)  # type: ignore[arg-type]
+
+    def _part(self, index: slice) -> Sequential:
+        # Names stay, so that the part's state fits the whole one's.
+        part = type(self)()
+        for name in self._names()[index]:
+            part.add_module(name, self._modules[name])
+        return part
 
     def forward(self, input: Any) -> Any:
         """The last module's output."""
@@ -137,7 +170,9 @@ class ModuleDict(Module):
     ['act']
     """
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    def __init__(
+        self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None
+    ) -> None:
         super().__init__()
         self.update(modules or {})
 
@@ -173,10 +208,21 @@ class ModuleDict(Module):
         """Names and modules."""
         return [(name, self[name]) for name in self]
 
-    def update(self, modules: Mapping[str, Module]) -> None:
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Adds or replaces modules."""
-        for name, module in modules.items():
+        for name, module in dict(modules).items():
             self[name] = module
+
+    def pop(self, name: str) -> Module:
+        """Takes a module out and returns it."""
+        module = self[name]
+        del self[name]
+        return module
+
+    def clear(self) -> None:
+        """Takes all modules out."""
+        for name in list(self):
+            del self[name]
 
 
 class ParameterList(Module):

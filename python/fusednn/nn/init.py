@@ -18,7 +18,17 @@ from .._tensor.tape import TensorBase
 T = TypeVar("T", bound=TensorBase)
 
 
+def _shape(op: str, tensor: Any) -> tuple[int, ...]:
+    if not isinstance(tensor, TensorBase):
+        raise TypeError(f"{op}: expected a Tensor or Parameter, got {type(tensor).__name__}")
+    return tensor._data.shape
+
+
 def _write(op: str, tensor: T, values: Any) -> T:
+    _shape(op, tensor)
+    dtype = tensor._data.dtype
+    if dtype.kind != "f" and (np.asarray(values).astype(dtype) != values).any():
+        raise TypeError(f"{op}: the tensor has dtype {dtype}, which cannot hold these values")
     with no_grad():
         tensor._check_writable(op)  # type: ignore[attr-defined]
         tensor._data[...] = values
@@ -78,9 +88,10 @@ def ones_(tensor: T) -> T:
 
 def eye_(tensor: T) -> T:
     """The identity, for a matrix."""
-    if tensor._data.ndim != 2:
+    if len(_shape("eye_", tensor)) != 2:
         raise ValueError(f"eye_: expected a matrix, got shape {tensor._data.shape}")
-    return _write("eye_", tensor, np.eye(*tensor._data.shape))
+    rows, columns = tensor._data.shape
+    return _write("eye_", tensor, np.eye(rows, columns))
 
 
 def dirac_(tensor: T, groups: int = 1) -> T:
@@ -90,7 +101,7 @@ def dirac_(tensor: T, groups: int = 1) -> T:
     >>> fn.nn.init.dirac_(fn.zeros(1, 1, 3))
     tensor([[[0., 1., 0.]]])
     """
-    shape = tensor._data.shape
+    shape = _shape("dirac_", tensor)
     if len(shape) not in (3, 4, 5):
         raise ValueError(f"dirac_: expected a convolution's weight of 3 to 5 axes, got {shape}")
     if groups < 1 or shape[0] % groups:
@@ -108,12 +119,12 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01) -> T:
 
     For a matrix. Martens, "Deep learning via Hessian-free optimization", ICML 2010.
     """
-    if tensor._data.ndim != 2:
+    if len(_shape("sparse_", tensor)) != 2:
         raise ValueError(f"sparse_: expected a matrix, got shape {tensor._data.shape}")
     if not 0 <= sparsity <= 1:
         raise ValueError(f"sparse_: sparsity={sparsity}, expected a fraction in [0, 1]")
     generator = random.next_generator()
-    values = std * generator.standard_normal(tensor._data.shape)
+    values = std * generator.standard_normal(_shape("sparse_", tensor))
     rows, columns = values.shape
     zeros = math.ceil(sparsity * rows)
     chosen = generator.permuted(np.tile(np.arange(rows)[:, None], columns), axis=0)[:zeros]
@@ -123,13 +134,13 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01) -> T:
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
     """Uniform in [a, b)."""
-    values = random.next_generator().random(tensor._data.shape)
+    values = random.next_generator().random(_shape("uniform_", tensor))
     return _write("uniform_", tensor, a + (b - a) * values)
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
     """Normal with the given mean and standard deviation."""
-    values = random.next_generator().standard_normal(tensor._data.shape)
+    values = random.next_generator().standard_normal(_shape("normal_", tensor))
     return _write("normal_", tensor, mean + std * values)
 
 
@@ -140,7 +151,7 @@ def trunc_normal_(
     if not a < b:
         raise ValueError(f"trunc_normal_: a={a} must be below b={b}")
     generator = random.next_generator()
-    values = np.asarray(mean + std * generator.standard_normal(tensor._data.shape))
+    values = np.asarray(mean + std * generator.standard_normal(_shape("trunc_normal_", tensor)))
     outside = (values < a) | (values > b)
     for _ in range(1000):
         count = int(outside.sum())
@@ -161,21 +172,21 @@ def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
     >>> bool((abs(fn.nn.init.xavier_uniform_(fn.zeros(3, 3))) <= 1).all())
     True
     """
-    fan_in, fan_out = _fans("xavier_uniform_", tensor._data.shape)
+    fan_in, fan_out = _fans("xavier_uniform_", _shape("xavier_uniform_", tensor))
     bound = gain * math.sqrt(6 / max(fan_in + fan_out, 1))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
     """Normal with variance gain**2 * 2 / (fan_in + fan_out)."""
-    fan_in, fan_out = _fans("xavier_normal_", tensor._data.shape)
+    fan_in, fan_out = _fans("xavier_normal_", _shape("xavier_normal_", tensor))
     return normal_(tensor, 0.0, gain * math.sqrt(2 / max(fan_in + fan_out, 1)))
 
 
 def _kaiming_std(op: str, tensor: TensorBase, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{op}: mode={mode!r}, expected 'fan_in' or 'fan_out'")
-    fan = _fans(op, tensor._data.shape)[mode == "fan_out"]
+    fan = _fans(op, _shape(op, tensor))[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
 
 
@@ -204,7 +215,7 @@ def orthogonal_(tensor: T, gain: float = 1.0) -> T:
     Saxe, McClelland, Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep
     linear neural networks", ICLR 2014.
     """
-    shape = tensor._data.shape
+    shape = _shape("orthogonal_", tensor)
     if len(shape) < 2:
         raise ValueError(f"orthogonal_: expected 2 axes or more, got shape {shape}")
     rows, columns = shape[0], math.prod(shape[1:])

@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from .. import _core
 from .._tensor.creation import from_numpy
-from .._tensor.tape import PRIVATE, SHARED, Array, TensorBase, raw, wrap
+from .._tensor.tape import PRIVATE, SHARED, Array, TensorBase, wrap
 from .._tensor.tensor import Tensor, supported_dtype
 from .._tensor.walk import RemovableHandle
 from .parameter import Parameter
@@ -162,6 +162,7 @@ class Module:
     def __delattr__(self, name: str) -> None:
         for registry in (self._parameters, self._buffers, self._modules):
             registry.pop(name, None)
+        self._not_saved.discard(name)
         object.__delattr__(self, name)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
@@ -180,6 +181,7 @@ class Module:
         """Adds a tensor that is saved (if persistent) but not trained. Arrays are copied."""
         self._check_new_name(name)
         self._register(self._buffers, name, None if tensor is None else _buffer(name, tensor))
+        self._not_saved.discard(name)
         if not persistent:
             self._not_saved.add(name)
 
@@ -208,9 +210,16 @@ class Module:
     # ---- the tree ----
 
     def named_modules(
-        self, memo: set[Module] | None = None, prefix: str = ""
+        self,
+        memo: set[Module] | None = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, Module]]:
-        """This module and all below it, each once, with dotted names; its own name is ""."""
+        """This module and all below it with dotted names, each once (unless not remove_duplicate:
+        then shared ones under each of their names); its own name is ""."""
+        if not remove_duplicate:
+            yield from self._every_module(prefix)
+            return
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -338,22 +347,29 @@ class Module:
     ) -> IncompatibleKeys:
         """Copies arrays or Tensors into the parameters and buffers of the same names.
 
-        Floats are cast to each parameter's own float dtype. A shape that differs is an error, and
-        if strict a missing or unexpected name as well; then ValueError lists all of them, and
-        nothing has changed.
+        Floats are cast to each parameter's own float dtype. A shape that differs is an error, a
+        value beyond that dtype's range, and if strict a missing or unexpected name as well; then
+        ValueError lists all of them, and nothing has changed. Anything that NumPy makes arrays of,
+        as PyTorch's tensors, will do too.
 
         >>> from fusednn import nn
         >>> a, b = nn.Linear(2, 3), nn.Linear(2, 3)
         >>> b.load_state_dict(a.state_dict())
         IncompatibleKeys(missing_keys=[], unexpected_keys=[])
         """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(
+                f"load_state_dict: expected a mapping of names to arrays, got "
+                f"{type(state_dict).__name__}"
+            )
         own = dict(self._saved())
+        state_dict = {name: _array(value) for name, value in state_dict.items()}
         missing = [name for name in own if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in own]
+        unexpected = [str(name) for name in state_dict if name not in own]
         wrong = []
         for name, member in own.items():
             if name in state_dict:
-                problem = _misfit(member._data, raw(state_dict[name]))
+                problem = _misfit(member._data, state_dict[name])
                 if problem:
                     wrong.append(f"{name} {problem}")
         lines = []
@@ -370,7 +386,7 @@ class Module:
             )
         for name, member in own.items():
             if name in state_dict:
-                member._data[...] = raw(state_dict[name])
+                member._data[...] = state_dict[name]
                 member._memory[0] += 1
         return IncompatibleKeys(missing, unexpected)
 
@@ -392,10 +408,10 @@ class Module:
             parameter.requires_grad_(requires_grad)
         return self
 
-    def zero_grad(self) -> None:
-        """Sets the grad of every parameter to None."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Sets the grad of every parameter to None, or to zeros if not set_to_none."""
         for parameter in self.parameters():
-            parameter._grad = None
+            parameter._clear_grad(set_to_none)
 
     def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
         """Moves float parameters and buffers to a dtype, in place: to(np.float64), to("cpu")."""
@@ -484,7 +500,33 @@ def _misfit(own: Array, new: Any) -> str:
     if new.shape != own.shape:
         return f"has shape {new.shape}, expected {own.shape}"
     kinds = "iu" if own.dtype.kind in "iu" else own.dtype.kind
-    return "" if new.dtype.kind in kinds else f"has dtype {new.dtype}, expected {own.dtype}"
+    if new.dtype.kind not in kinds:
+        return f"has dtype {new.dtype}, expected {own.dtype}"
+    if new.dtype.itemsize > own.dtype.itemsize and not _within(new, own.dtype):
+        return f"has values of {new.dtype} that {own.dtype} has not"
+    return ""
+
+
+def _within(new: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether all (finite) values lie in dtype's range."""
+    if dtype.kind == "f":
+        largest = np.finfo(dtype).max
+        return not (np.isfinite(new) & (abs(new) > largest)).any()
+    if dtype.kind in "iu":
+        return not ((new < np.iinfo(dtype).min) | (new > np.iinfo(dtype).max)).any()
+    return True
+
+
+def _array(value: Any) -> Any:
+    """The array of a Tensor, or of another library's."""
+    if isinstance(value, TensorBase):
+        return value._data
+    if isinstance(value, ndarray) or not hasattr(value, "__array__"):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # not on the CPU, or of a dtype NumPy lacks
+        return value
 
 
 def _cast(member: TensorBase, dtype: np.dtype[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
-from .optimizer import Group, Optimizer, Params
+from .optimizer import Group, Optimizer, Params, _is_number
 
 
 class Adam(Optimizer):
@@ -50,7 +50,8 @@ class Adam(Optimizer):
     def _check_options(self, group: Group) -> None:
         self._require(group, "lr", "eps", "weight_decay")
         betas = group["betas"]
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        fits = isinstance(betas, (tuple, list)) and len(betas) == 2
+        if not fits or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
             raise ValueError(f"{self._name}: betas={betas}, expected two numbers in [0, 1)")
 
     def _update(self, group: Group) -> None:

@@ -51,6 +51,8 @@ class RMSprop(Optimizer):
 
     def _check_options(self, group: Group) -> None:
         self._require(group, "lr", "alpha", "eps", "weight_decay", "momentum")
+        if group["alpha"] > 1:
+            raise ValueError(f"RMSprop: alpha={group['alpha']}, expected a number in [0, 1]")
 
     def _update(self, group: Group) -> None:
         lr, alpha, eps, decay = group["lr"], group["alpha"], group["eps"], group["weight_decay"]

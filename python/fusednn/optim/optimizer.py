@@ -76,6 +76,13 @@ class Optimizer:
                 raise TypeError(
                     f"{self._name}: a parameter has dtype {parameter._data.dtype}, expected floats"
                 )
+            flags = parameter._data.flags
+            if not (flags.c_contiguous and flags.writeable and parameter._data.dtype.isnative):
+                raise ValueError(
+                    f"{self._name}: a parameter shares memory that is read-only, strided or of "
+                    "another byte order, and cannot be updated; optimise a copy: "
+                    "fusednn.tensor(array)"
+                )
             if id(parameter) in known:
                 raise ValueError(f"{self._name}: a parameter was given twice ({name or 'unnamed'})")
             known.add(id(parameter))
@@ -109,16 +116,19 @@ class Optimizer:
                 raise TypeError(
                     f"{self._name}: {name} must be a number, got {type(value).__name__}"
                 )
-            if not value >= 0:
-                raise ValueError(f"{self._name}: {name}={value}, expected a number >= 0")
+            if not 0 <= value <= LARGEST:
+                raise ValueError(f"{self._name}: {name}={value}, expected a finite number >= 0")
 
     # ---- the loop ----
 
-    def zero_grad(self) -> None:
-        """Sets the grad of every parameter to None."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Sets the grad of every parameter to None, or to zeros if not set_to_none."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter._grad = None
+                if set_to_none:
+                    parameter._grad = None
+                else:
+                    parameter._clear_grad(False)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Changes every parameter that has a grad, once. closure, if given, computes the loss and

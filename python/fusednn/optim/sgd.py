@@ -49,7 +49,7 @@ class SGD(Optimizer):
         super().__init__(params, defaults)
 
     def _check_options(self, group: Group) -> None:
-        self._require(group, "lr", "momentum", "weight_decay")
+        self._require(group, "lr", "momentum", "dampening", "weight_decay")
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov needs a momentum and no dampening")
 

@@ -6,24 +6,24 @@ sets that of the next. Each of them changes the rate that it finds, so several c
 
 from .adaptive import OneCycleLR, ReduceLROnPlateau
 from .combined import ChainedScheduler, SequentialLR
+from .falling import CosineAnnealingLR, CosineAnnealingWarmRestarts, PolynomialLR
 from .simple import (
     ConstantLR,
-    CosineAnnealingLR,
     ExponentialLR,
-    InverseSqrtLR,
     LambdaLR,
     LinearLR,
-    LinearWarmup,
     LRScheduler,
     MultiplicativeLR,
     MultiStepLR,
     StepLR,
 )
+from .warmup import InverseSqrtLR, LinearWarmup
 
 __all__ = [
     "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
     "ExponentialLR",
     "InverseSqrtLR",
     "LRScheduler",
@@ -33,6 +33,7 @@ __all__ = [
     "MultiStepLR",
     "MultiplicativeLR",
     "OneCycleLR",
+    "PolynomialLR",
     "ReduceLROnPlateau",
     "SequentialLR",
     "StepLR",

@@ -24,6 +24,17 @@ class _Combined(LRScheduler):
         self.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
         self.last_epoch = 0
 
+    def _start(self, rates: list[float]) -> None:
+        self.last_epoch = 0
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._start_inner()
+        self._note_rates()
+
+    def _start_inner(self) -> None:
+        """Sets the rates of update 0 from those without this schedule."""
+        raise NotImplementedError
+
     def _note_rates(self) -> None:
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
@@ -84,13 +95,14 @@ class SequentialLR(_Combined):
         if sorted(self.milestones) != self.milestones:
             raise ValueError(f"SequentialLR: milestones {self.milestones} must rise")
         # Making the schedules has moved the rates; only the first one counts now.
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+        self._start(self.base_lrs)
+
+    def _start_inner(self) -> None:
         self._f_schedulers[0]._start(self.base_lrs)
-        self._note_rates()
 
     def step(self) -> None:
         """Moves on to the next update."""
+        self._check_groups()
         self.last_epoch += 1
         at = bisect_right(self.milestones, self.last_epoch)
         chosen = self._f_schedulers[at]
@@ -109,6 +121,10 @@ class ChainedScheduler(_Combined):
     ) -> None:
         self._take(schedulers, optimizer)
         self._note_rates()
+
+    def _start_inner(self) -> None:
+        for one in self._f_schedulers:
+            one._start([group["lr"] for group in self.optimizer.param_groups])
 
     def step(self) -> None:
         """Moves on to the next update."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,12 @@ def require(owner: str, name: str, value: Any, low: float) -> None:
     """ValueError unless value is a number of at least `low`."""
     if not isinstance(value, (int, float)) or not value >= low:
         raise ValueError(f"{owner}: {name}={value}, expected a number >= {low}")
+
+
+def require_number(owner: str, name: str, value: Any) -> None:
+    """TypeError unless value is a number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{owner}: {name} must be a number, got {type(value).__name__}")
 
 
 class LRScheduler:
@@ -60,9 +65,24 @@ class LRScheduler:
 
     def step(self) -> None:
         """Moves on to the next update."""
-        self.last_epoch += 1
         groups = self.optimizer.param_groups
-        self._set([self._next_lr(i, group["lr"]) for i, group in enumerate(groups)])
+        self.last_epoch += 1
+        try:
+            rates = [self._next_lr(i, group["lr"]) for i, group in enumerate(groups)]
+        except IndexError:
+            self.last_epoch -= 1
+            self._check_groups()
+            raise
+        self._set(rates)
+
+    def _check_groups(self) -> None:
+        """ValueError if the optimiser has got more groups."""
+        found, expected = len(self.optimizer.param_groups), len(self.base_lrs)
+        if found != expected:
+            raise ValueError(
+                f"{type(self).__name__}: the optimiser has {found} groups, but had {expected} when "
+                "the schedule was made; make a new one after adding groups"
+            )
 
     def get_last_lr(self) -> list[float]:
         """The rates that the last step set, one per group."""
@@ -178,6 +198,7 @@ class StepLR(LRScheduler):
     ) -> None:
         require("StepLR", "step_size", step_size, 1)
         self.step_size = step_size
+        require_number("StepLR", "gamma", gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -196,6 +217,7 @@ class MultiStepLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         self.milestones = sorted(milestones)
+        require_number("MultiStepLR", "gamma", gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -263,104 +285,13 @@ class LinearLR(LRScheduler):
         return lr * (1 + rise / before)
 
 
-class LinearWarmup(LRScheduler):
-    """base * (k + 1) / total_iters at update k < total_iters, then the rate as it is.
-
-    The first update is not 0 and update total_iters - 1 uses base exactly: for 4 the factors are
-    0.25, 0.5, 0.75, 1, 1, ... Goyal et al., "Accurate, large minibatch SGD", 2017 (section 2.2).
-
-    >>> import fusednn as fn
-    >>> from fusednn.optim import SGD, lr_scheduler
-    >>> optimizer = SGD([fn.zeros(1, requires_grad=True)], lr=1.0)
-    >>> schedule, rates = lr_scheduler.LinearWarmup(optimizer, 4), []
-    >>> for _ in range(5):
-    ...     rates += schedule.get_last_lr()
-    ...     schedule.step()
-    >>> rates
-    [0.25, 0.5, 0.75, 1.0, 1.0]
-    """
-
-    def __init__(self, optimizer: Optimizer, total_iters: int, last_epoch: int = -1) -> None:
-        require("LinearWarmup", "total_iters", total_iters, 0)
-        self.total_iters = total_iters
-        super().__init__(optimizer, last_epoch)
-
-    def _first_lr(self, index: int, lr: float) -> float:
-        return self._next_lr(index, lr)
-
-    def _next_lr(self, index: int, lr: float) -> float:
-        return self._warm(index) if self.last_epoch < self.total_iters else lr
-
-    def _warm(self, index: int) -> float:
-        done = self.last_epoch + 1
-        base = self.base_lrs[index]
-        return base if done == self.total_iters else base * done / self.total_iters
-
-
-class InverseSqrtLR(LRScheduler):
-    """A linear warm-up to the rate, then down with the root of the updates.
-
-    base * (k + 1) / N at update k < N = warmup_iters, then base * sqrt(N / (k + 1)); update N - 1
-    uses base exactly. Vaswani et al., "Attention is all you need", NeurIPS 2017 (section 5.3, where
-    base is (d_model * N)**-0.5).
-
-    >>> import fusednn as fn
-    >>> from fusednn.optim import SGD, lr_scheduler
-    >>> optimizer = SGD([fn.zeros(1, requires_grad=True)], lr=1.0)
-    >>> schedule, rates = lr_scheduler.InverseSqrtLR(optimizer, 2), []
-    >>> for _ in range(8):
-    ...     rates += schedule.get_last_lr()
-    ...     schedule.step()
-    >>> rates[0], rates[1], rates[7]
-    (0.5, 1.0, 0.5)
-    """
-
-    def __init__(self, optimizer: Optimizer, warmup_iters: int, last_epoch: int = -1) -> None:
-        require("InverseSqrtLR", "warmup_iters", warmup_iters, 1)
-        self.warmup_iters = warmup_iters
-        super().__init__(optimizer, last_epoch)
-
-    def _factor(self) -> float:
-        done, warm = self.last_epoch + 1, self.warmup_iters
-        return done / warm if done <= warm else math.sqrt(warm / done)
-
-    def _first_lr(self, index: int, lr: float) -> float:
-        return lr * self._factor()
-
-    def _next_lr(self, index: int, lr: float) -> float:
-        return self.base_lrs[index] * self._factor()
-
-
 class ExponentialLR(LRScheduler):
     """The rate times gamma at every update."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        require_number("ExponentialLR", "gamma", gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
     def _next_lr(self, index: int, lr: float) -> float:
         return lr * self.gamma
-
-
-class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from the rate down to eta_min in T_max updates, then up again.
-
-    Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
-    """
-
-    def __init__(
-        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
-    ) -> None:
-        require("CosineAnnealingLR", "T_max", T_max, 1)
-        self.T_max = T_max
-        self.eta_min = eta_min
-        super().__init__(optimizer, last_epoch)
-
-    def _next_lr(self, index: int, lr: float) -> float:
-        k, period = self.last_epoch, self.T_max
-        if (k - 1 - period) % (2 * period) == 0:  # leaving the minimum, where the ratio is 0 / 0
-            rise = self.base_lrs[index] - self.eta_min
-            return lr + rise * (1 - math.cos(math.pi / period)) / 2
-        now = 1 + math.cos(math.pi * k / period)
-        before = 1 + math.cos(math.pi * (k - 1) / period)
-        return now / before * (lr - self.eta_min) + self.eta_min
