@@ -339,6 +339,20 @@ REFUSED = [
     ((Q, K, K), {"dropout_p": 1.5}, ValueError, "dropout_p is 1.5"),
     ((Q, K, K), {"dropout_p": NAN}, ValueError, "dropout_p is nan"),
     ((Q, K, K), {"softcap": -1.0}, ValueError, "softcap=-1.0, expected a positive number"),
+    ((Q, K, K), {"softcap": "x"}, ValueError, "softcap='x', expected a positive number"),
+    (
+        (zeros(2, 1, 2, 4, 3, 8), zeros(3, 4, 5, 8), zeros(2, 4, 5, 8)),
+        {},
+        ValueError,
+        "the axes before the heads do not broadcast: query (2, 1, 2, 4, 3, 8), key (3, 4, 5, 8)",
+    ),
+    (
+        (zeros(2, 2, 4, 3, 8), K, K, np.ones((3, 1, 4, 3, 5), bool)),
+        {},
+        ValueError,
+        "attn_mask (3, 1, 4, 3, 5)",
+    ),
+    ((zeros(2, 2, 4, 3, 8), [1.0], K), {}, TypeError, "key must be a NumPy array, got list"),
     ((Q, K, K), {"softcap": 0}, ValueError, "softcap=0, expected a positive number"),
     (
         (Q, K, K),
@@ -411,3 +425,19 @@ def test_the_twins_dropout_is_the_generator_of_the_paper():
     keep = [ref.dropout_factors(0, (1, 1, 1), p)[0, 0, 0] for p in (0.39, 0.40)]
     assert keep[0] > 0
     assert keep[1] == 0
+
+
+@pytest.mark.parametrize("queries", [1, 3, 40])
+@pytest.mark.parametrize("number", [NAN, INF, -INF])
+def test_hidden_keys_do_not_matter_to_a_capped_score_either(queries, number, isa, dtype):
+    """The cap's slope is NaN there, and meets a gradient of 0."""
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((1, 2, n, 8)).astype(dtype) for n in (queries, 50, 50)]
+    mask = np.ones((queries, 50), bool)
+    mask[:, [2, 49]] = False
+    expected = gradients(inputs, attn_mask=mask, softcap=2.0)
+    inputs[1][:, :, [2, 49]] = number
+    found = gradients(inputs, attn_mask=mask, softcap=2.0)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-6)
+    for a, b in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 
+import fusednn as fn
 import fusednn.functional as F
 from fusednn import _core
 
@@ -132,6 +133,7 @@ def test_impossible_sizes_are_memory_errors():
 CHANGING_SIZES = f"""
 import os, random
 import numpy as np
+import fusednn as fn
 import fusednn.functional as F
 def resident():
     with open("/proc/self/statm") as file:
@@ -163,6 +165,7 @@ def test_first_call_finds_memory_present():
 import ctypes, resource
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
 import numpy as np
+import fusednn as fn
 import fusednn.functional as F
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 x = np.ones(1000, np.float32)
@@ -178,6 +181,7 @@ print(faults() - before)
 DIGEST = """
 import hashlib
 import numpy as np
+import fusednn as fn
 import fusednn as fn
 import fusednn.functional as F
 fn.set_num_threads(2)
@@ -235,3 +239,21 @@ def test_results_that_python_fills():
         _core.empty((1,) * 9, False)
     with pytest.raises(TypeError, match="empty: shape must be"):
         _core.empty("3", False)
+
+
+def test_sums_and_products_of_tensors_lie_in_recycled_memory():
+    a = fn.tensor(np.ones((4, 40_000), np.float32), requires_grad=True)
+    before = in_use()
+    results = [a + a, a - a, a * a, a + 1.0, 2 * a]
+    assert in_use() - before >= 5 * a.numpy().nbytes
+    for found, expected in zip(results, (2, 0, 1, 2, 2), strict=True):
+        np.testing.assert_array_equal(found.numpy(), np.full((4, 40_000), expected, np.float32))
+    # Others stay what NumPy makes of them: broadcast, strided, of two kinds.
+    np.testing.assert_array_equal((a + np.ones(40_000, np.float32)).numpy(), results[0].numpy())
+    turned = a.transpose(0, 1)
+    assert (turned + turned).numpy().flags.f_contiguous
+    mask = a * np.zeros((4, 40_000), bool)
+    assert mask.dtype == np.float32
+    assert not mask.numpy().any()
+    (a * a + a).sum().backward()
+    np.testing.assert_array_equal(a.grad.numpy(), np.full((4, 40_000), 3, np.float32))

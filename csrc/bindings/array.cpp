@@ -241,6 +241,25 @@ Array Array::strided(py::handle object, const char* op, const char* argument, bo
     return result;
 }
 
+bool Array::is_bfloat16(py::handle object) {
+    if (!npy_api::get().PyArray_Check_(object.ptr())) return false;
+    const int number = type_number(object);
+    // A type of another package, which has its number at run time: its name decides.
+    return number != npy_api::NPY_FLOAT_ && number != npy_api::NPY_DOUBLE_ &&
+           dtype_name(object) == "bfloat16";
+}
+
+Array Array::bfloat16(py::handle object, const char* op, const char* argument) {
+    constexpr i64 item = sizeof(BFloat16);
+    Array result;
+    result.owner_ = rows_readable(object, item, false)
+                        ? py::reinterpret_borrow<py::object>(object)
+                        : contiguous_copy(object, object.attr("dtype").attr("newbyteorder")("="));
+    fill_view(result.view_, result.owner_, DType::bf16, op, argument);
+    result.fill_strides(item);
+    return result;
+}
+
 Array Array::boolean(py::handle object, const char* op, const char* argument) {
     require_array(object, op, argument);
     if (type_number(object) != npy_api::NPY_BOOL_) {

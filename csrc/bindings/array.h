@@ -27,6 +27,9 @@ class Array {
     // stride 0, if `flat` allows), else it is copied. See stride().
     static Array strided(py::handle object, const char* op, const char* argument,
                          bool flat = false);
+    // The same for an array of ml_dtypes' bfloat16, whose package need not be there.
+    static bool is_bfloat16(py::handle object);
+    static Array bfloat16(py::handle object, const char* op, const char* argument);
     // The same for booleans, read as bytes.
     static Array boolean(py::handle object, const char* op, const char* argument);
     // An array of that very dtype.

@@ -19,10 +19,16 @@ constexpr i64 kFar = i64(1) << 40;
 
 void require_dtype(const Array& array, const Array& query, const char* argument) {
     if (array.dtype() == query.dtype()) return;
-    const char* names[] = {"float32", "float64"};
+    const char* names[] = {"float32", "float64", "bfloat16"};
     throw TypeMismatch(std::string(kOp) + ": " + argument + " has dtype " +
                        names[int(array.dtype())] + ", expected " + names[int(query.dtype())] +
                        " like query");
+}
+
+// Keys or values: of query's dtype, or halves of floats beside a float32 query.
+Array stored(py::handle object, const char* argument) {
+    return Array::is_bfloat16(object) ? Array::bfloat16(object, kOp, argument)
+                                      : Array::strided(object, kOp, argument);
 }
 
 double number(py::handle object, const char* argument) {
@@ -81,12 +87,11 @@ struct AttentionCall {
     AttentionCall(py::handle q, py::handle k, py::handle v, py::handle attn_mask, int is_causal,
                   py::handle scale_object, bool enable_gqa, py::handle extra_object)
         : query(Array::strided(q, kOp, "query")),
-          key(Array::strided(k, kOp, "key")),
-          value(Array::strided(v, kOp, "value")),
+          key(stored(k, "key")),
+          value(stored(v, "value")),
           extra(extra_object),
           causal(is_causal) {
-        require_dtype(key, query, "key");
-        require_dtype(value, query, "value");
+        check_stored();
         shapes = ops::attention_shapes(kOp, ops::shape_of(query.view()), ops::shape_of(key.view()),
                                        ops::shape_of(value.view()), enable_gqa);
         scale = scale_object.is_none() ? (shapes.dim ? 1 / std::sqrt(double(shapes.dim)) : 1.0)
@@ -106,8 +111,13 @@ struct AttentionCall {
         p.dim = shapes.dim;
         p.value_dim = shapes.value_dim;
         p.query = heads_of<T>(query);
-        p.key = heads_of<T>(key);
-        p.value = heads_of<T>(value);
+        if (is_half()) {
+            p.half_key = heads_of<BFloat16>(key);
+            p.half_value = heads_of<BFloat16>(value);
+        } else {
+            p.key = heads_of<T>(key);
+            p.value = heads_of<T>(value);
+        }
         p.mask = mask ? mask->data<std::uint8_t>() : nullptr;
         p.bias = bias ? bias->data<T>() : nullptr;
         for (int axis = 0; axis < 4; ++axis) {
@@ -126,6 +136,24 @@ struct AttentionCall {
         p.dropout = extra.dropout;
         p.dropout_key = extra.dropout_key;
         return p;
+    }
+
+    // Those of a call that stops at the weights.
+    template <class T>
+    AttentionParams<T> weight_params() const {
+        AttentionParams<T> p = params<T>();
+        p.value_dim = 0;
+        p.value = {nullptr, 0, 0, 0};
+        p.half_value = {nullptr, 0, 0, 0};
+        return p;
+    }
+
+    bool is_half() const { return key.dtype() == DType::bf16; }
+    void refuse_half() const {
+        if (!is_half()) return;
+        throw TypeMismatch(std::string(kOp) +
+                           ": no gradient flows where key and value are bfloat16; call it inside " +
+                           "no_grad(), or with float32");
     }
 
     // Multiplications and additions, roughly.
@@ -161,6 +189,22 @@ struct AttentionCall {
     }
 
   private:
+    void check_stored() const {
+        if (key.dtype() != DType::bf16 && value.dtype() != DType::bf16) {
+            require_dtype(key, query, "key");
+            require_dtype(value, query, "value");
+            return;
+        }
+        if (query.dtype() != DType::f32) {
+            throw TypeMismatch(std::string(kOp) +
+                               ": key and value in bfloat16 need a float32 query, got float64");
+        }
+        if (key.dtype() == value.dtype()) return;
+        throw TypeMismatch(std::string(kOp) +
+                           ": either both key and value are bfloat16 or neither is, got " +
+                           (is_half() ? "value" : "key") + " in float32 or float64");
+    }
+
     static const i64* ints(const std::optional<Array>& array) {
         return array ? array->data<i64>() : nullptr;
     }
@@ -214,6 +258,7 @@ py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle
                   py::handle scale, bool enable_gqa, py::handle extra, bool want_stats) {
     const AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
     const ops::AttentionShapes& s = call.shapes;
+    if (want_stats) call.refuse_half();
     void *output, *stats = nullptr;
     i64 stride[3];
     py::object result =
@@ -234,11 +279,10 @@ py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle
     return py::make_tuple(std::move(result), std::move(stats_array));
 }
 
-// Gradients of query, key, value and, if wanted, of an additive mask.
-py::tuple backward(py::handle query, py::handle key, py::handle value, py::handle mask, int causal,
-                   py::handle scale, bool enable_gqa, py::handle extra, py::handle grad_object,
-                   py::handle output_object, py::handle stats_object, bool want_mask) {
-    const AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
+// Gradients of query, key, value (None, if `of_weights`: output are the weights then) and, if
+// wanted, of an additive mask.
+py::tuple gradients(const AttentionCall& call, py::handle grad_object, py::handle output_object,
+                    py::handle stats_object, bool want_mask, bool of_weights) {
     const ops::AttentionShapes& s = call.shapes;
     const Array grad = Array::strided(grad_object, kOp, "grad");
     const Array output = Array::strided(output_object, kOp, "output");
@@ -246,15 +290,19 @@ py::tuple backward(py::handle query, py::handle key, py::handle value, py::handl
     require_dtype(grad, call.query, "grad");
     require_dtype(output, call.query, "output");
     require_dtype(stats, call.query, "stats");
-    ops::require_shape(kOp, "grad", ops::shape_of(grad.view()), s.output);
-    ops::require_shape(kOp, "output", ops::shape_of(output.view()), s.output);
+    ops::Shape shape = s.output;
+    if (of_weights) shape.back() = s.keys;
+    ops::require_shape(kOp, "grad", ops::shape_of(grad.view()), shape);
+    ops::require_shape(kOp, "output", ops::shape_of(output.view()), shape);
     ops::require_shape(kOp, "stats", ops::shape_of(stats.view()), {2, s.batch, s.heads, s.queries});
-    void *dq, *dk, *dv, *dmask = nullptr;
-    i64 q_stride[3], k_stride[3], v_stride[3];
+    void *dq, *dk, *dv = nullptr, *dmask = nullptr;
+    i64 q_stride[3], k_stride[3], v_stride[3] = {};
     py::object q = call.new_heads(call.query, s.heads, s.queries, s.dim, &dq, q_stride);
     py::object k = call.new_heads(call.key, s.kv_heads, s.keys, s.dim, &dk, k_stride);
-    py::object v = call.new_heads(call.value, s.kv_heads, s.keys, s.value_dim, &dv, v_stride);
-    py::object m = py::none();
+    py::object v = py::none(), m = py::none();
+    if (!of_weights) {
+        v = call.new_heads(call.value, s.kv_heads, s.keys, s.value_dim, &dv, v_stride);
+    }
     i64 mask_stride[4] = {};
     if (want_mask && call.bias) {
         const Array& bias = *call.bias;
@@ -276,15 +324,33 @@ py::tuple backward(py::handle query, py::handle key, py::handle value, py::handl
             g.value = head_array<T>(dv, v_stride);
             g.bias = static_cast<T*>(dmask);
             for (int axis = 0; axis < 4; ++axis) g.bias_stride[axis] = mask_stride[axis];
-            kernels<T>().attention_backward(call.params<T>(), g);
+            g.of_weights = of_weights;
+            kernels<T>().attention_backward(of_weights ? call.weight_params<T>() : call.params<T>(),
+                                            g);
         });
     }
     return py::make_tuple(std::move(q), std::move(k), std::move(v), std::move(m));
 }
 
-py::object weights(py::handle query, py::handle key, py::handle mask, int causal, py::handle scale,
-                   bool enable_gqa, py::handle extra) {
+py::tuple backward(py::handle query, py::handle key, py::handle value, py::handle mask, int causal,
+                   py::handle scale, bool enable_gqa, py::handle extra, py::handle grad,
+                   py::handle output, py::handle stats, bool want_mask) {
+    const AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
+    return gradients(call, grad, output, stats, want_mask, false);
+}
+
+py::tuple weights_backward(py::handle query, py::handle key, py::handle mask, int causal,
+                           py::handle scale, bool enable_gqa, py::handle extra, py::handle grad,
+                           py::handle output, py::handle stats, bool want_mask) {
     const AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra);
+    return gradients(call, grad, output, stats, want_mask, true);
+}
+
+// The weights, and what backward needs of each row.
+py::tuple weights(py::handle query, py::handle key, py::handle mask, int causal, py::handle scale,
+                  bool enable_gqa, py::handle extra, bool want_stats) {
+    const AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra);
+    if (want_stats) call.refuse_half();
     const ops::AttentionShapes& s = call.shapes;
     const i64 stats_shape[4] = {2, s.batch, s.heads, s.queries};
     const i64 shape[4] = {s.batch, s.heads, s.queries, s.keys};
@@ -296,13 +362,12 @@ py::object weights(py::handle query, py::handle key, py::handle mask, int causal
         GilRelease release(call.cost());
         with_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            AttentionParams<T> p = call.params<T>();
-            p.value_dim = 0;
+            const AttentionParams<T> p = call.weight_params<T>();
             kernels<T>().attention_forward(p, {nullptr, 0, 0, 0}, static_cast<T*>(stats));
             kernels<T>().attention_weights(p, static_cast<const T*>(stats), static_cast<T*>(out));
         });
     }
-    return result;
+    return py::make_tuple(std::move(result), std::move(stats_array));
 }
 
 }  // namespace
@@ -311,6 +376,7 @@ void init_attention(py::module_& m) {
     m.def("attention_forward", &forward);
     m.def("attention_backward", &backward);
     m.def("attention_weights", &weights);
+    m.def("attention_weights_backward", &weights_backward);
 }
 
 }  // namespace fusednn::bindings

@@ -225,6 +225,9 @@ struct AttentionParams {
     i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads: h reads h / (heads / kv_heads)
     i64 queries, keys, dim, value_dim;
     HeadArray<const T> query, key, value;
+    // In the place of key and value, if it has data: a cache in half the bytes. Forward and weights
+    // of float only.
+    HeadArray<const BFloat16> half_key, half_value;
     const std::uint8_t* mask;  // or null; strides of batch, head, query, key, the last one 0 or 1
     i64 mask_stride[4];
     const T* bias;  // likewise
@@ -248,6 +251,9 @@ struct AttentionGradients {
     HeadArray<T> query, key, value;   // key and value with kv_heads
     T* bias;                          // or null
     i64 bias_stride[4];               // of batch, head, query, key; 0 where it is broadcast
+    // The weights were the result: output holds them, grad is theirs, both (batch, heads, queries,
+    // keys). value_dim is 0, and no value is read.
+    bool of_weights;
 };
 
 // ---- optim ----------------------------------------

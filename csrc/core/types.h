@@ -11,7 +11,12 @@ using i64 = std::int64_t;
 // Most dimensions an array argument may have: batch, channels, three spatial ones, and slack.
 constexpr int kMaxDims = 8;
 
-enum class DType : int { f32, f64 };
+// The upper half of a float. Only read, widened to float where it is used.
+struct BFloat16 {
+    std::uint16_t bits;
+};
+
+enum class DType : int { f32, f64, bf16 };
 enum class Device : int { cpu, cuda };
 
 // A read-only look at a C-contiguous array. Owns nothing.

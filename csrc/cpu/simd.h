@@ -90,6 +90,21 @@ FUSEDNN_INLINE Vec<double> load_wide(const float* p) {
     return __builtin_convertvector(*reinterpret_cast<const half*>(p), Vec<double>);
 }
 
+// kLanes<T> elements as T: floats and doubles as they are, the halves of floats widened.
+template <class T>
+FUSEDNN_INLINE Vec<T> load_as(const T* p) {
+    return load(p);
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> load_as(const BFloat16* p) {
+    static_assert(sizeof(T) == 4, "widened to float");
+    typedef std::uint16_t half
+        __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+    typedef std::uint32_t wide __attribute__((vector_size(kVectorBytes)));
+    const half bits = *reinterpret_cast<const half*>(p);
+    return (Vec<T>)(__builtin_convertvector(bits, wide) << 16);
+}
+
 template <class T>
 FUSEDNN_INLINE void store(T* p, Vec<T> v) {
     *reinterpret_cast<typename detail::VecOf<T>::loose*>(p) = v;
@@ -155,6 +170,17 @@ FUSEDNN_INLINE Vec<T> load_lanes(const T* p, LaneSet lanes) {
 template <class T>
 FUSEDNN_INLINE Vec<T> load_partial(const T* p, i64 n) {
     return load_lanes(p, lanes_between(0, n));
+}
+
+template <class T>
+FUSEDNN_INLINE Vec<T> load_partial_as(const T* p, i64 n) {
+    return load_partial(p, n);
+}
+template <class T>
+FUSEDNN_INLINE Vec<T> load_partial_as(const BFloat16* p, i64 n) {
+    BFloat16 part[kLanes<T>] = {};
+    __builtin_memcpy(part, p, std::size_t(n) * sizeof(BFloat16));
+    return load_as<T>(part);
 }
 
 template <class T>

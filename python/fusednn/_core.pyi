@@ -417,8 +417,26 @@ def attention_weights(
     scale: float | None,
     enable_gqa: bool,
     extra: tuple[Any, ...] | None,
+    want_stats: bool,
     /,
-) -> Array: ...
+) -> tuple[Array, Array]:
+    """The weights, and what backward needs of each row."""
+
+def attention_weights_backward(
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    extra: tuple[Any, ...] | None,
+    grad: Array,
+    weights: Array,
+    stats: Array,
+    want_mask: bool,
+    /,
+) -> tuple[Array, Array, None, Array | None]:
+    """Gradients of query, key, nothing, and of an additive mask if wanted."""
 
 # ---- optim (bindings/optim.cpp) ------------------------------------------------------------------
 def sgd_step(

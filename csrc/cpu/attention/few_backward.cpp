@@ -49,8 +49,12 @@ class FewBackward {
             const i64 aligned = begin / kLanes<T> * kLanes<T>;
             dot_rows<R>(p_.dim, inputs_.queries.data, inputs_.queries.stride, keys, aligned, end,
                         key_factor(p_), weights, kGradStride);
-            dot_rows<R>(p_.value_dim, inputs_.grads.data, inputs_.grads.stride, values, aligned,
-                        end, T(1), slopes, kGradStride);
+            if (inputs_.weight_grads.data) {
+                copy_weight_grads(inputs_, 0, R, seen, key0, slopes);
+            } else {
+                dot_rows<R>(p_.value_dim, inputs_.grads.data, inputs_.grads.stride, values, aligned,
+                            end, T(1), slopes, kGradStride);
+            }
             const ScoreSpan span = scores_.span(0, s_.queries, block, key0);
             for (i64 i = 0; i < R; ++i) {
                 const RowRest<T> rest =

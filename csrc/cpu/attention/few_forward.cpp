@@ -37,12 +37,14 @@ class FewForward {
         inverse_out_ = stats ? stats + p.batch * p.heads * p.queries + row : nullptr;
     }
 
+    // E: what keys and values are stored in, which decides the order of columns.
+    template <class E>
     void start() {
         const Rows<T> queries = rows_of(p_.query, s_.batch, head_, s_.query0);
         for (i64 i = 0; i < s_.queries; ++i) {
             T* to = state_.queries + i * state_.query_stride;
             fill_zero(to, 0, state_.query_stride);
-            for (i64 at = 0; at < p_.dim; ++at) to[at] = queries[i][at];
+            for (i64 at = 0; at < p_.dim; ++at) to[Columns<T, E>::place(at)] = queries[i][at];
             fill_zero(state_.sums_of_values + i * state_.value_stride, 0, state_.value_stride);
             state_.maximum[i] = T(-__builtin_inf());
             state_.sums[i] = Vec<T>{};
@@ -50,7 +52,8 @@ class FewForward {
     }
 
     // keys: a block, of which some row sees some. Row 0 of k and v is that of key0.
-    void step(i64 key0, KeyRange keys, const Rows<T>& k, const Rows<T>& v, bool careful) {
+    template <class E>
+    void step(i64 key0, KeyRange keys, const Rows<E>& k, const Rows<E>& v, bool careful) {
         const i64 rows = s_.queries;
         const KeyRange seen = intersect(s_.range(0, rows), keys);
         if (seen.empty()) return;
@@ -70,6 +73,7 @@ class FewForward {
     }
 
     // Whether all results are numbers.
+    template <class E>
     bool finish() {
         bool finite = true;
         for (i64 i = 0; i < s_.queries; ++i) {
@@ -79,7 +83,7 @@ class FewForward {
             T* out = output_ + i * output_stride_;
             T zero = 0;
             for (i64 at = 0; at < p_.value_dim; ++at) {
-                out[at] = values[at] * inverse;
+                out[at] = values[Columns<T, E>::place(at)] * inverse;
                 zero += out[at] * T(0);
             }
             finite = finite && zero == zero;
@@ -105,7 +109,7 @@ class FewForward {
                                    : exponentials<false, true>(span, row, maximum[0], T(1));
         state_.sums[i] = multiply_add(state_.sums[i], decay, sum);
         T* values = state_.sums_of_values + i * state_.value_stride;
-        for (i64 at = 0; at < p_.value_dim; at += kLanes<T>) {
+        for (i64 at = 0; at < state_.value_stride; at += kLanes<T>) {
             store(values + at, load(values + at) * decay);
         }
         if (p_.dropout > 0) {
@@ -127,13 +131,35 @@ class FewForward {
     T *maximum_out_, *inverse_out_;
 };
 
+// The heads that share keys: each_head calls its argument with the FewForward of each.
+template <class T, class E, class EachHead>
+void forward_group(const AttentionParams<T>& p, const Sequence& s, i64 kv_head,
+                   const HeadArray<const E>& keys, const HeadArray<const E>& values,
+                   const EachHead& each_head) {
+    const KeyRange all = s.range(0, s.queries);
+    const auto pass = [&](bool careful) {
+        each_head([](FewForward<T> head) { head.template start<E>(); });
+        for (i64 key0 = all.begin / kFewKeys * kFewKeys; key0 < all.end; key0 += kFewKeys) {
+            const KeyRange block = intersect(all, {key0, key0 + kFewKeys});
+            const Rows<E> k = rows_of(keys, s.batch, kv_head, s.key0 + key0);
+            const Rows<E> v = rows_of(values, s.batch, kv_head, s.key0 + key0);
+            each_head([&](FewForward<T> head) { head.step(key0, block, k, v, careful); });
+        }
+        bool finite = true;
+        each_head([&](FewForward<T> head) { finite = head.template finish<E>() && finite; });
+        return finite;
+    };
+    // Only what is no number takes care, and is worth it where keys are hidden.
+    if (!pass(false) && is_masked(p)) pass(true);
+}
+
 }  // namespace
 
 template <class T>
 void few_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* stats) {
     const i64 tasks = p.batch * p.sequences * p.kv_heads, group = p.heads / p.kv_heads;
-    const i64 query_stride = round_up(p.dim, kLanes<T>),
-              value_stride = round_up(p.value_dim, kLanes<T>);
+    const i64 span = kLanes<T> * (p.half_key.data ? 2 : 1);
+    const i64 query_stride = round_up(p.dim, span), value_stride = round_up(p.value_dim, span);
     const i64 per_head = kFewRows * (query_stride + value_stride);
     const i64 cost = 2 * p.batch * p.heads * p.queries * p.keys * (p.dim + p.value_dim + 8);
     const int slots = parallel_slots(tasks, cost);
@@ -156,21 +182,9 @@ void few_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* sta
                 body(FewForward<T>(p, s, kv_head * group + h, output, stats, state, scores, keep));
             }
         };
-        const KeyRange all = s.range(0, s.queries);
-        const auto pass = [&](bool careful) {
-            each_head([](FewForward<T> head) { head.start(); });
-            for (i64 key0 = all.begin / kFewKeys * kFewKeys; key0 < all.end; key0 += kFewKeys) {
-                const KeyRange keys = intersect(all, {key0, key0 + kFewKeys});
-                const Rows<T> k = rows_of(p.key, s.batch, kv_head, s.key0 + key0);
-                const Rows<T> v = rows_of(p.value, s.batch, kv_head, s.key0 + key0);
-                each_head([&](FewForward<T> head) { head.step(key0, keys, k, v, careful); });
-            }
-            bool finite = true;
-            each_head([&](FewForward<T> head) { finite = head.finish() && finite; });
-            return finite;
-        };
-        // Only what is no number takes care, and is worth it where keys are hidden.
-        if (!pass(false) && is_masked(p)) pass(true);
+        with_stored(p, [&](const auto& keys, const auto& values) {
+            forward_group(p, s, kv_head, keys, values, each_head);
+        });
     });
 }
 

@@ -34,10 +34,12 @@ i64 head_size(const AttentionParams<T>& p) {
 template <class T>
 Head<T> pack_head(const AttentionParams<T>& p, const Sequence& s, i64 kv_head, T* dst) {
     Head<T> head;
-    pack_transposed(rows_of(p.key, s.batch, kv_head, s.key0), s.keys, p.dim, key_factor(p), dst);
+    with_stored(p, [&](const auto& keys, const auto& values) {
+        pack_transposed(rows_of(keys, s.batch, kv_head, s.key0), s.keys, p.dim, key_factor(p), dst);
+        head.values = dense_rows(rows_of(values, s.batch, kv_head, s.key0), s.keys, p.value_dim,
+                                 dst + packed_size<T>(p.keys, p.dim));
+    });
     head.keys = dst;
-    head.values = dense_rows(rows_of(p.value, s.batch, kv_head, s.key0), s.keys, p.value_dim,
-                             dst + packed_size<T>(p.keys, p.dim));
     head.careful = is_masked(p) && !all_finite(head.values, s.keys);
     return head;
 }

@@ -112,10 +112,12 @@ struct GradientScratch {
     }
 };
 
-// Queries and gradients of one head of one sequence, and D = <dO, O> of each row.
+// Queries and gradients of one head of one sequence, and D = <dO, O> of each row: sum of P dP over
+// the keys, which is what is computed where the weights P are the result.
 template <class T>
 struct HeadInputs {
     Rows<T> queries, grads;
+    Rows<T> weight_grads;  // dP, if that is what is given, else without data
     const T *dots, *maximum, *inverse;
     bool careful;
 
@@ -128,21 +130,49 @@ struct HeadInputs {
                            scratch.grads);
         careful = is_masked(p) && !(all_finite(queries, s.queries) && all_finite(grads, s.queries));
         const Rows<T> outputs = rows_of(call.g.output, s.batch, head, s.query0);
-        for (i64 i = 0; i < s.queries; ++i) {
-            Vec<T> sum{};
-            for (i64 at = 0; at < p.value_dim; at += kLanes<T>) {
-                const i64 left = p.value_dim - at;
-                sum =
-                    multiply_add(load_partial(grads[i] + at, min_of(left, i64(kLanes<T>))),
-                                 load_partial(outputs[i] + at, min_of(left, i64(kLanes<T>))), sum);
-            }
-            scratch.dots[i] = sum_lanes<T>(sum);
+        weight_grads = {nullptr, 0};
+        if (call.g.of_weights) {
+            weight_grads = rows_of(call.g.grad, s.batch, head, s.query0);
+            weight_grads.data += s.key0;
+            dot_products<true>(s.queries, s.keys, weight_grads,
+                               {outputs.data + s.key0, outputs.stride}, scratch.dots);
+        } else {
+            dot_products<false>(s.queries, p.value_dim, grads, outputs, scratch.dots);
         }
         dots = scratch.dots;
         maximum = call.g.stats + call.first_row(s, head);
         inverse = maximum + call.rows();
     }
+
+  private:
+    // kWeights: b are weights; where one is 0, as of a hidden key, a does not matter.
+    template <bool kWeights>
+    static void dot_products(i64 count, i64 width, const Rows<T>& a, const Rows<T>& b, T* dots) {
+        constexpr i64 lanes = kLanes<T>;
+        for (i64 i = 0; i < count; ++i) {
+            Vec<T> sum{};
+            for (i64 at = 0; at < width; at += lanes) {
+                const i64 left = min_of(width - at, lanes);
+                Vec<T> x = load_partial(a[i] + at, left);
+                const Vec<T> y = load_partial(b[i] + at, left);
+                if (kWeights) x = select<T>(y == Vec<T>{}, Vec<T>{}, x);
+                sum = multiply_add(x, y, sum);
+            }
+            dots[i] = sum_lanes<T>(sum);
+        }
+    }
 };
+
+// dP of `rows` rows, where it is given.
+template <class T>
+FUSEDNN_INLINE void copy_weight_grads(const HeadInputs<T>& inputs, i64 row, i64 rows, KeyRange keys,
+                                      i64 key0, T* slopes) {
+    for (i64 r = 0; r < rows; ++r) {
+        __builtin_memcpy(slopes + r * kGradStride + keys.begin - key0,
+                         inputs.weight_grads[row + r] + keys.begin,
+                         std::size_t(keys.end - keys.begin) * sizeof(T));
+    }
+}
 
 // Keys and values of one block of a sequence.
 template <class T>
@@ -200,7 +230,7 @@ FUSEDNN_INLINE Vec<T> score_gradients(const ScoreSpan& span, T* row, T* ds, cons
             sum += x;
         }
         x *= scale;
-        if (slopes) x *= load(slopes + at);
+        if (slopes) x = select<T>(w == Vec<T>{}, x, x * load(slopes + at));
         store(ds + at, x);
     }
     for (int lane = 0; kPeaked && lane < kLanes<T>; ++lane) {
@@ -237,11 +267,14 @@ inline RowRest<T> row_gradients(const AttentionParams<T>& p, const Scores<T>& sc
     return rest;
 }
 
-// dP = dO V^T of a panel, as Scores::multiply.
+// dP = dO V^T of a panel, as Scores::multiply, unless it is given.
 template <class T>
 FUSEDNN_INLINE void multiply_values(const AttentionParams<T>& p, const HeadInputs<T>& inputs,
                                     i64 row, int rows, KeyRange keys, const KeyBlock<T>& block,
                                     T* slopes) {
+    if (inputs.weight_grads.data) {
+        return copy_weight_grads(inputs, row, rows, keys, block.range.begin, slopes);
+    }
     multiply_packed(p.value_dim, inputs.grads[row], inputs.grads.stride, rows, keys,
                     block.packed_values, block.range.begin, slopes, kGradStride);
 }

@@ -3,9 +3,20 @@
 #include "cpu/attention/problem.h"
 #include "cpu/attention/product.h"
 #include "cpu/gemm/pack.h"
+#include "cpu/vmath.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
+
+FUSEDNN_INLINE float widened(float x) {
+    return x;
+}
+FUSEDNN_INLINE double widened(double x) {
+    return x;
+}
+FUSEDNN_INLINE float widened(BFloat16 x) {
+    return bit_cast<float>(std::uint32_t(x.bits) << 16);
+}
 
 // Elements of `rows` rows packed as transposed panels.
 template <class T>
@@ -15,8 +26,8 @@ FUSEDNN_INLINE i64 packed_size(i64 rows, i64 dim) {
 
 // dst: panels of kTileCols rows, transposed: panel[i * kTileCols + j] = factor * rows[j][i]; rows
 // that the last panel lacks are 0.
-template <class T>
-inline void pack_transposed(const Rows<T>& rows, i64 count, i64 dim, T factor, T* dst) {
+template <class T, class E>
+inline void pack_transposed(const Rows<E>& rows, i64 count, i64 dim, T factor, T* dst) {
     constexpr int lanes = kLanes<T>;
     for (i64 row0 = 0; row0 < count; row0 += kTileCols<T>) {
         T* panel = dst + row0 * dim;
@@ -27,7 +38,8 @@ inline void pack_transposed(const Rows<T>& rows, i64 count, i64 dim, T factor, T
                 Vec<T> block[lanes];
 #pragma GCC unroll 16
                 for (int j = 0; j < lanes; ++j) {
-                    block[j] = first + j < count ? load(rows[first + j] + i) * factor : Vec<T>{};
+                    block[j] =
+                        first + j < count ? load_as<T>(rows[first + j] + i) * factor : Vec<T>{};
                 }
                 transpose<T>(block);
 #pragma GCC unroll 16
@@ -36,7 +48,7 @@ inline void pack_transposed(const Rows<T>& rows, i64 count, i64 dim, T factor, T
             for (; i < dim; ++i) {
                 for (int j = 0; j < lanes; ++j) {
                     panel[i * kTileCols<T> + j] =
-                        first + j < count ? rows[first + j][i] * factor : T(0);
+                        first + j < count ? widened(rows[first + j][i]) * factor : T(0);
                 }
             }
         }
@@ -55,20 +67,28 @@ FUSEDNN_INLINE i64 dense_size(i64 rows, i64 dim) {
     return rows * round_up(dim, kLanes<T>);
 }
 
-// The rows in place if they are dense, or their copy at dst, its rows filled up with 0.
-template <class T>
-inline Rows<T> dense_rows(const Rows<T>& rows, i64 count, i64 dim, T* dst) {
-    if (is_dense<T>(rows.stride, dim)) return rows;
+// A copy of the rows at dst, widened if need be, each filled up with 0.
+template <class T, class E>
+inline Rows<T> copy_rows(const Rows<E>& rows, i64 count, i64 dim, T* dst) {
     constexpr int lanes = kLanes<T>;
     const i64 stride = round_up(dim, lanes);
     for (i64 row = 0; row < count; ++row) {
-        const T* from = rows[row];
+        const E* from = rows[row];
         T* to = dst + row * stride;
         i64 at = 0;
-        for (; at + lanes <= dim; at += lanes) store(to + at, load(from + at));
-        if (at < dim) store(to + at, load_partial(from + at, dim - at));
+        for (; at + lanes <= dim; at += lanes) store(to + at, load_as<T>(from + at));
+        if (at < dim) store(to + at, load_partial_as<T>(from + at, dim - at));
     }
     return {dst, stride};
+}
+
+// The rows in place if they are dense, or such a copy.
+template <class T>
+inline Rows<T> dense_rows(const Rows<T>& rows, i64 count, i64 dim, T* dst) {
+    return is_dense<T>(rows.stride, dim) ? rows : copy_rows(rows, count, dim, dst);
+}
+inline Rows<float> dense_rows(const Rows<BFloat16>& rows, i64 count, i64 dim, float* dst) {
+    return copy_rows(rows, count, dim, dst);
 }
 
 // Whether `count` dense rows hold only numbers.

@@ -93,6 +93,15 @@ FUSEDNN_INLINE Rows<T> rows_of(const HeadArray<const T>& array, i64 batch, i64 h
     return {array.data + batch * array.batch + head * array.head + row0 * array.row, array.row};
 }
 
+// body(keys, values): those of the call, in the type in which they are stored.
+template <class T, class Body>
+FUSEDNN_INLINE void with_stored(const AttentionParams<T>& p, const Body& body) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+        if (p.half_key.data) return body(p.half_key, p.half_value);
+    }
+    body(p.key, p.value);
+}
+
 // A pointer into a mask or bias at row 0 and key 0 of a head of a sequence; null stays null.
 template <class M>
 struct MaskRows {

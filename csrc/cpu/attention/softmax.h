@@ -52,28 +52,31 @@ FUSEDNN_INLINE Vec<T> negative_infinity() {
     return broadcast(T(-__builtin_inf()));
 }
 
-// Folds v[0 .. lanes) to one vector, lane i from v[i]: perfect shuffles as in transpose().
-template <class T, class Combine>
-FUSEDNN_INLINE Vec<T> fold_each(Vec<T> (&v)[kLanes<T>], const Combine& combine) {
-#pragma GCC unroll 4
-    for (int n = kLanes<T>; n > 1; n /= 2) {
+// Folds v[0 .. n) to one vector: perfect shuffles as in transpose(), so that from n = kLanes on
+// lane i comes of v[i]. (A recursion: GCC does not unroll a loop within a loop.)
+template <class T, int n, class Combine>
+FUSEDNN_INLINE Vec<T> fold_each(const Vec<T> (&v)[n], const Combine& combine) {
+    if constexpr (n == 1) {
+        return v[0];
+    } else {
+        Vec<T> half[n / 2];
 #pragma GCC unroll 8
         for (int i = 0; i < n / 2; ++i) {
-            v[i] = combine(interleave_low<T>(v[i], v[i + n / 2]),
-                           interleave_high<T>(v[i], v[i + n / 2]));
+            half[i] = combine(interleave_low<T>(v[i], v[i + n / 2]),
+                              interleave_high<T>(v[i], v[i + n / 2]));
         }
+        return fold_each<T, n / 2>(half, combine);
     }
-    return v[0];
 }
 
-// Lane i of the result is the sum (the largest) of v[i]'s lanes. v is used up.
+// Lane i of the result is the sum (the largest) of v[i]'s lanes.
 template <class T>
-FUSEDNN_INLINE Vec<T> sum_each(Vec<T> (&v)[kLanes<T>]) {
-    return fold_each<T>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
+FUSEDNN_INLINE Vec<T> sum_each(const Vec<T> (&v)[kLanes<T>]) {
+    return fold_each<T, kLanes<T>>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 template <class T>
-FUSEDNN_INLINE Vec<T> max_each(Vec<T> (&v)[kLanes<T>]) {
-    return fold_each<T>(v, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); });
+FUSEDNN_INLINE Vec<T> max_each(const Vec<T> (&v)[kLanes<T>]) {
+    return fold_each<T, kLanes<T>>(v, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); });
 }
 
 namespace detail {
@@ -210,10 +213,10 @@ FUSEDNN_INLINE Vec<T> finite_maximum(Vec<T> maximum) {
     return select<T>(maximum == negative_infinity<T>(), Vec<T>{}, maximum);
 }
 
-// Running maxima of up to kLanes rows: takes the rows' largest scores (lane by lane in tops, used
-// up), updates the maxima, and gives the factors for what was summed up before.
+// Running maxima of up to kLanes rows: takes the rows' largest scores (lane by lane in tops),
+// updates the maxima, and gives the factors for what was summed up before.
 template <class T>
-FUSEDNN_INLINE Vec<T> update_maxima(bool natural, Vec<T> (&tops)[kLanes<T>], Vec<T>& maxima) {
+FUSEDNN_INLINE Vec<T> update_maxima(bool natural, const Vec<T> (&tops)[kLanes<T>], Vec<T>& maxima) {
     const Vec<T> before = maxima;
     maxima = larger<T>(before, max_each<T>(tops));
     const Vec<T> x = before - finite_maximum<T>(maxima);

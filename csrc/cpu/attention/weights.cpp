@@ -46,8 +46,10 @@ void attention_weights(const AttentionParams<T>& p, const T* stats, T* weights) 
         const Sequence s = get_sequence(p, task / p.heads);
         const i64 head = task % p.heads, kv_head = head / (p.heads / p.kv_heads);
         T* packed = work.slot(slot);
-        pack_transposed(rows_of(p.key, s.batch, kv_head, s.key0), s.keys, p.dim, key_factor(p),
-                        packed);
+        with_stored(p, [&](const auto& keys, const auto&) {
+            pack_transposed(rows_of(keys, s.batch, kv_head, s.key0), s.keys, p.dim, key_factor(p),
+                            packed);
+        });
         const Rows<T> queries = dense_rows(rows_of(p.query, s.batch, head, s.query0), s.queries,
                                            p.dim, packed + packed_elements);
         const i64 first = (s.batch * p.heads + head) * p.queries + s.query0;

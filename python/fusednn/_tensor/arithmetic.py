@@ -9,9 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy import add, ndarray
+from numpy import add, multiply, ndarray, subtract
 
-from .tape import Array, Gradients, Node, Operand, TensorBase, needs, record
+from .tape import (
+    Array,
+    Gradients,
+    Node,
+    Operand,
+    TensorBase,
+    in_recycled,
+    needs,
+    record,
+)
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -107,8 +116,8 @@ def _mul_backward(node: Node, grad: Any) -> Gradients:
     a, b = node.edges
     x, y, x_shape, y_shape = node.saved
     return (
-        None if a is None else unbroadcast(grad * y, x_shape),
-        None if b is None else unbroadcast(grad * x, y_shape),
+        None if a is None else unbroadcast(in_recycled(multiply, grad, y), x_shape),
+        None if b is None else unbroadcast(in_recycled(multiply, grad, x), y_shape),
     )
 
 
@@ -231,7 +240,7 @@ class Arithmetic(TensorBase):
         y = operand(self, other, "add")
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
-        return _record_sum(self._data + y, _add_backward, self, other)
+        return _record_sum(in_recycled(add, self._data, y), _add_backward, self, other)
 
     __radd__ = __add__
 
@@ -239,7 +248,7 @@ class Arithmetic(TensorBase):
         y = operand(self, other, "sub")
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
-        return _record_sum(self._data - y, _sub_backward, self, other)
+        return _record_sum(in_recycled(subtract, self._data, y), _sub_backward, self, other)
 
     def __rsub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
@@ -251,7 +260,7 @@ class Arithmetic(TensorBase):
         y = operand(self, other, "mul")
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
-        return _record_product(self._data * y, _mul_backward, self, other)
+        return _record_product(in_recycled(multiply, self._data, y), _mul_backward, self, other)
 
     __rmul__ = __mul__
 

@@ -278,6 +278,30 @@ def new_result(shape: tuple[int, ...], dtype: Any) -> Array:
     return empty(shape, dtype)
 
 
+# Smaller ones the allocator of NumPy keeps at hand; a page of larger ones costs more than its sums.
+_LARGE = 1 << 16
+
+
+def in_recycled(ufunc: Any, a: Any, b: Any) -> Any:
+    """ufunc(a, b), such as a + b, in recycled memory where that pays: two large float arrays alike,
+    or one and a scalar."""
+    if type(a) is ndarray and a.nbytes >= _LARGE and a.dtype.char in "fd" and a.ndim <= 8:
+        kind = type(b)
+        if kind is float or kind is int:
+            alike = a.flags.c_contiguous
+        else:
+            alike = (
+                kind is ndarray
+                and b.shape == a.shape
+                and b.dtype.char == a.dtype.char
+                and a.flags.c_contiguous
+                and b.flags.c_contiguous
+            )
+        if alike:
+            return ufunc(a, b, out=_core.empty(a.shape, a.dtype.char == "d"))
+    return ufunc(a, b)
+
+
 class Slices:
     """The gradient of an array of which only parts have one so far: (index, gradient) pairs.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
-from .tape import SHARED, Hook, Node, Slices, TensorBase, raw, stale_view, wrap
+from .tape import SHARED, Hook, Node, Slices, TensorBase, in_recycled, raw, stale_view, wrap
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -78,7 +78,11 @@ def _walk(root: Node, grad: Any, leaves: dict[Any, Any], retain_graph: bool) -> 
                     grads[edge] = result
                     heappush(heap, (-edge.sequence, edge))
                 else:
-                    grads[edge] = prior + result
+                    grads[edge] = (
+                        in_recycled(np.add, prior, result)
+                        if type(prior) is type(result) is ndarray
+                        else prior + result
+                    )
                 continue
             if type(result) is Slices:
                 result = result.dense()

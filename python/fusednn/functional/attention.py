@@ -59,8 +59,12 @@ def scaled_dot_product_attention(
     softcap c: scores become c * tanh(score / c) before attn_mask is added. dropout_p: each weight
     is 0 with this probability if `training`, the others grow by 1 / (1 - dropout_p).
 
+    key and value may be bfloat16 (arrays of the package ml_dtypes) beside a float32 query: a cache
+    in half the bytes, widened exactly where it is read; sums are float32. Such calls have no
+    gradient.
+
     Gradients for query, key, value and an additive mask. ValueError for shapes that do not fit,
-    TypeError for dtypes.
+    TypeError for dtypes, and where a gradient would have to flow to or past bfloat16.
 
     Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1; Dao et al.,
     "FlashAttention", NeurIPS 2022.
@@ -111,8 +115,22 @@ def _scaled_dot_product_attention_backward(node: Node, grad: Any) -> Gradients:
 
 def _merged(query: Any, key: Any, value: Any, mask: Any, options: Options) -> Any:
     """More than four axes: the leading ones become one."""
-    lead = np.broadcast_shapes(*(one.shape[:-3] for one in (query, key, value)))
-    q, k, v = (_four(one, lead) for one in (query, key, value))
+    inputs = (query, key, value) if mask is None else (query, key, value, mask)
+    for one, name in zip(inputs, ("query", "key", "value", "attn_mask"), strict=False):
+        if not isinstance(raw(one), np.ndarray):
+            raise TypeError(f"{_OP}: {name} must be a NumPy array, got {type(one).__name__}")
+    shapes = [tuple(one.shape) for one in inputs]
+    try:
+        lead = np.broadcast_shapes(*(shape[:-3] for shape in shapes[:3]))
+        if len(shapes) > 3 and np.broadcast_shapes(shapes[3][:-3], lead) != lead:
+            raise ValueError
+    except ValueError:
+        names = ", ".join(
+            f"{name} {shape}"
+            for name, shape in zip(("query", "key", "value", "attn_mask"), shapes, strict=False)
+        )
+        raise ValueError(f"{_OP}: the axes before the heads do not broadcast: {names}") from None
+    q, k, v = (_four(one, lead) for one in inputs[:3])
     if mask is not None and mask.ndim > 3:
         mask = _four(mask, lead)
     if any(isinstance(one, TensorBase) for one in (query, key, value, mask)):
@@ -145,7 +163,9 @@ def attention_weights(
     """The weights that `scaled_dot_product_attention` uses, (..., H, Tq, Tk), to look at.
 
     Arguments as there (2 to 4 axes). Rows add up to 1, or are 0 where a query sees no key. This
-    makes the array of all queries times all keys that the fused op avoids, and has no gradient.
+    makes the array of all queries times all keys that the fused op avoids. Gradients for query, key
+    and an additive mask, so that a loss may ask for weights of a kind; those of hidden keys take no
+    part, whatever their gradient.
 
     >>> import numpy as np, fusednn.functional as F
     >>> F.attention_weights(np.zeros((2, 2)), np.zeros((2, 2)), is_causal=True)
@@ -153,8 +173,27 @@ def attention_weights(
            [0.5, 0.5]])
     """
     extra = _extra(0.0, window, softcap, lengths, cu_seqlens)
-    arrays = raw(query), raw(key), raw(attn_mask)
-    return _core.attention_weights(*arrays, _causal(is_causal), scale, enable_gqa, extra)
+    options: Options = (_causal(is_causal), scale, enable_gqa, extra)
+    inputs = (query, key, attn_mask)
+    track = grad_enabled() and any(needs(one) for one in inputs)
+    weights, stats = _core.attention_weights(raw(query), raw(key), raw(attn_mask), *options, track)
+    if not any(isinstance(one, TensorBase) for one in inputs):
+        return weights
+    context = (options, stats)
+    return record(weights, _attention_weights_backward, inputs, inputs, context, True)
+
+
+def _attention_weights_backward(node: Node, grad: Any) -> Gradients:
+    q, k, mask, _, stats, weights = node.saved
+    options: Options = node.saved[3]
+    grad_q, grad_k, _, grad_mask = _core.attention_weights_backward(
+        q, k, mask, *options, np.asarray(grad), weights, stats, node.edges[2] is not None
+    )
+    parts = zip(node.edges, (grad_q, grad_k), (q, k), strict=False)
+    return (
+        *(None if edge is None else unbroadcast(found, x.shape) for edge, found, x in parts),
+        grad_mask,
+    )
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -173,8 +212,8 @@ def _extra(dropout: float, window: Window, softcap: Any, lengths: Any, cu_seqlen
     """The rare arguments, as the kernel's binding takes them."""
     if lengths is not None and cu_seqlens is not None:
         raise ValueError(f"{_OP}: lengths and cu_seqlens exclude each other")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"{_OP}: softcap={softcap}, expected a positive number")
+    if softcap is not None and not (hasattr(softcap, "__float__") and softcap > 0):
+        raise ValueError(f"{_OP}: softcap={softcap!r}, expected a positive number")
     left, right = _window(window)
     # A draw of its own for each call; backward uses the same number.
     key = int(random.next_generator().bit_generator.random_raw()) if dropout else 0

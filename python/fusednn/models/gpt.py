@@ -164,9 +164,9 @@ class GPT(nn.Module):
             x = block(x, allowed, None if cache is None else cache[i])
         return self.lm_head(parts["ln_f"](x))
 
-    def new_cache(self) -> list[nn.KVCache]:
-        """An empty cache for one batch."""
-        return [nn.KVCache() for _ in self.transformer["h"]]  # type: ignore[attr-defined]
+    def new_cache(self, dtype: str | None = None) -> list[nn.KVCache]:
+        """An empty cache for one batch; dtype as `nn.KVCache` takes it."""
+        return [nn.KVCache(dtype=dtype) for _ in self.transformer["h"]]  # type: ignore[attr-defined]
 
     def stream(
         self,
@@ -178,6 +178,7 @@ class GPT(nn.Module):
         top_p: float | None = None,
         eos: int | None = None,
         use_cache: bool = True,
+        cache_dtype: str | None = None,
     ) -> Iterator[Array]:
         """Yields the next token of every prompt, (N,) at a time; -1 once a prompt's text has ended.
 
@@ -185,7 +186,7 @@ class GPT(nn.Module):
         """
         sampler = Sampler(temperature, top_k, top_p)
         ids, lengths = padded_prompts(prompts, self.vocab_size)
-        decoding = _Decoding(self, ids, lengths, use_cache)
+        decoding = _Decoding(self, ids, lengths, use_cache, cache_dtype)
         return sample(decoding, len(ids), max_new_tokens, sampler, eos)
 
     def generate(
@@ -200,6 +201,7 @@ class GPT(nn.Module):
         use_cache: bool = True,
         beams: int | None = None,
         length_penalty: float = 0.0,
+        cache_dtype: str | None = None,
     ) -> list[Array]:
         """Each prompt with what the model makes of it: int64 arrays, up to `eos` (included).
 
@@ -208,19 +210,20 @@ class GPT(nn.Module):
         that together have a probability of top_p. Numbers are `manual_seed`'s. beams: nothing is
         drawn, but the likeliest text sought among so many at a time, compared by log-probability /
         length**length_penalty. Texts longer than block_size see their last block_size tokens. Keys
-        and values are kept from step to step, unless use_cache is False. Call in evaluation mode.
+        and values are kept from step to step, unless use_cache is False; with cache_dtype
+        "bfloat16" in half the bytes, rounded as `nn.KVCache` says. Call in evaluation mode.
         """
         rows = [np.asarray(raw(one), np.int64) for one in prompts]
         if beams is None:
             steps = self.stream(
                 prompts, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-                eos=eos, use_cache=use_cache,
+                eos=eos, use_cache=use_cache, cache_dtype=cache_dtype,
             )  # fmt: skip
             found = collect(steps, len(rows))
         else:
             ids, lengths = padded_prompts(prompts, self.vocab_size)
             ids, lengths = np.repeat(ids, beams, 0), np.repeat(lengths, beams, 0)
-            decoding = _Decoding(self, ids, lengths, use_cache)
+            decoding = _Decoding(self, ids, lengths, use_cache, cache_dtype)
             found = beam_search(decoding, len(rows), beams, max_new_tokens, eos, length_penalty)
         return [np.concatenate(pair) for pair in zip(rows, found, strict=True)]
 
@@ -228,9 +231,11 @@ class GPT(nn.Module):
 class _Decoding:
     """Texts under way: ids (N, T) with padding in front of the shorter ones, and what is known."""
 
-    def __init__(self, model: GPT, ids: Array, lengths: Array, use_cache: bool) -> None:
+    def __init__(
+        self, model: GPT, ids: Array, lengths: Array, use_cache: bool, cache_dtype: str | None
+    ) -> None:
         self.model, self.ids, self.lengths = model, ids, lengths
-        self.use_cache = use_cache
+        self.use_cache, self.cache_dtype = use_cache, cache_dtype
         self.cache: list[nn.KVCache] | None = None
 
     def __call__(self, tokens: Array | None, parents: Array | None) -> Array:
@@ -249,7 +254,7 @@ class _Decoding:
         first = max(0, total - block)
         new = total - 1 if self.cache is not None else first
         if self.cache is None and self.use_cache:
-            self.cache = self.model.new_cache()
+            self.cache = self.model.new_cache(self.cache_dtype)
         place = np.arange(total)
         start = np.maximum(total - self.lengths, first)[:, None]
         # Keys of padding are hidden. Without padding there is no mask.

@@ -118,16 +118,18 @@ class Seq2SeqTransformer(nn.Module):
         top_p: float | None = None,
         beams: int | None = None,
         length_penalty: float = 0.0,
+        cache_dtype: str | None = None,
     ) -> list[Array]:
         """The target of each source row, without bos, up to eos (included): int64 arrays.
 
         src: ids (N, S), or rows of different lengths. Greedy unless temperature, or beams, is
-        given: see `GPT.generate`. pad is never chosen. Call in evaluation mode.
+        given: see `GPT.generate`, also for cache_dtype. pad is never chosen. Call in evaluation
+        mode.
         """
         ids = self._rows(src)
         rows = len(ids)
         many = 1 if beams is None else beams
-        decoding = _Decoding(self, np.repeat(ids, many, 0), bos)
+        decoding = _Decoding(self, np.repeat(ids, many, 0), bos, cache_dtype)
         if beams is not None:
             return beam_search(decoding, rows, beams, max_new_tokens, eos, length_penalty)
         sampler = Sampler(temperature, top_k, top_p)
@@ -154,12 +156,15 @@ def _positions(kind: str, max_len: int, width: int, dtype: Any) -> nn.Module:
 class _Decoding:
     """Targets under way: the memory, and what the decoder keeps of the tokens so far."""
 
-    def __init__(self, model: Seq2SeqTransformer, src: Array, bos: int) -> None:
+    def __init__(
+        self, model: Seq2SeqTransformer, src: Array, bos: int, cache_dtype: str | None
+    ) -> None:
         self.model = model
         with no_grad():
             self.memory, self.blocked = model.encode(src)
         self.first = np.full(len(src), bos, np.int64)
-        self.cache = model.transformer.decoder.new_cache()  # type: ignore[attr-defined]
+        decoder: Any = model.transformer.decoder
+        self.cache = decoder.new_cache(cache_dtype)
         self.length = 0
 
     def __call__(self, tokens: Array | None, parents: Array | None) -> Array:

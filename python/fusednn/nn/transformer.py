@@ -294,9 +294,9 @@ class TransformerDecoder(Module):
         self.num_layers = num_layers
         self.norm = norm
 
-    def new_cache(self) -> list[LayerCache]:
-        """An empty cache, for one batch of memories."""
-        return [(KVCache(), KVCache(static=True)) for _ in self.layers]
+    def new_cache(self, dtype: str | None = None) -> list[LayerCache]:
+        """An empty cache, for one batch of memories; dtype as `KVCache` takes it."""
+        return [(KVCache(dtype=dtype), KVCache(True, dtype)) for _ in self.layers]
 
     def forward(
         self,
