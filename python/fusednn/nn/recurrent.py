@@ -11,6 +11,7 @@ from . import init
 from .dense import check_sizes, new_parameter
 from .module import Module
 from .parameter import Parameter
+from .utils.rnn import PackedSequence, through
 
 
 def _reset(module: Module, hidden_size: int, gates: int, forget_bias: float | None) -> None:
@@ -98,6 +99,19 @@ class _Stack(Module):
         count = len(weights) // (self.num_layers * (2 if self.bidirectional else 1))
         return [weights[i : i + count] for i in range(0, len(weights), count)]
 
+    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
+        """(T, N, I) -> (T, N, D * H), and the states (num_layers * D, N, H) at the sequences' ends;
+        a `PackedSequence` -> a PackedSequence, and the states in the order it was packed in."""
+        if isinstance(input, PackedSequence):
+            return through(type(self).__name__, self._padded_steps, input, state, lengths)
+        return self._run(input, state, lengths, self.batch_first)
+
+    def _padded_steps(self, input: Any, state: Any, lengths: Any) -> Any:
+        return self._run(input, state, lengths, False)
+
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
+        raise NotImplementedError
+
     def flatten_parameters(self) -> None:
         """Does nothing: weights need no special layout here."""
 
@@ -106,7 +120,6 @@ class _Stack(Module):
             "dropout": self.dropout,
             "training": self.training,
             "bidirectional": self.bidirectional,
-            "batch_first": self.batch_first,
         }
 
     def extra_repr(self) -> str:
@@ -127,9 +140,10 @@ class RNN(_Stack):
     """A stack of plain recurrent layers: h' = act(W_ih x + b_ih + W_hh h + b_hh).
 
     Called with (x, state=None, *, lengths=None); see `functional.rnn` for shapes, lengths and
-    errors. Returns (output, h_n). nonlinearity "tanh", "relu" or "identity". Parameters:
-    weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k}, bias_hh_l{k}, and with the suffix
-    _reverse those of the other direction.
+    errors. Returns (output, h_n). x may be a `utils.rnn.PackedSequence`: then the output is one,
+    and h_n stands in the order it was packed in. nonlinearity "tanh", "relu" or "identity".
+    Parameters: weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k}, bias_hh_l{k}, and with
+    the suffix _reverse those of the other direction.
 
     >>> from fusednn import nn
     >>> out, h = nn.RNN(3, 2)(np.zeros((4, 5, 3), np.float32))
@@ -158,14 +172,14 @@ class RNN(_Stack):
         )
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        """(T, N, I) -> (T, N, D * H) and h_n (num_layers * D, N, H)."""
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.rnn(
             input,
             state,
             self._weights(),
             self.num_layers,
             nonlinearity=self.nonlinearity,
+            batch_first=batch_first,
             lengths=lengths,
             **self._options(),
         )
@@ -179,10 +193,10 @@ class LSTM(_Stack):
     """A stack of LSTM layers.
 
     Called with (x, state=None, *, lengths=None), state being (h_0, c_0); see `functional.lstm` for
-    shapes, lengths and errors. Returns (output, (h_n, c_n)). proj_size projects h to fewer values.
-    forget_bias sets what the forget gate's biases add up to at the start; 1 keeps the memory open
-    (Jozefowicz, Zaremba and Sutskever, ICML 2015). Parameters as `RNN`'s with 4 H rows, gates in
-    the order i, f, g, o, and weight_hr_l{k} (P, H).
+    shapes, lengths and errors. Returns (output, (h_n, c_n)). x may be packed, as `RNN`'s. proj_size
+    projects h to fewer values. forget_bias sets what the forget gate's biases add up to at the
+    start; 1 keeps the memory open (Jozefowicz, Zaremba and Sutskever, ICML 2015). Parameters as
+    `RNN`'s with 4 H rows, gates in the order i, f, g, o, and weight_hr_l{k} (P, H).
 
     >>> from fusednn import nn
     >>> out, (h, c) = nn.LSTM(3, 2, batch_first=True)(np.zeros((5, 4, 3), np.float32))
@@ -211,18 +225,19 @@ class LSTM(_Stack):
             proj_size, dtype, forget_bias,
         )  # fmt: skip
 
-    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        """(T, N, I) -> (T, N, D * H), and (h_n, c_n), each (num_layers * D, N, H)."""
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.lstm(
-            input, state, self._weights(), self.num_layers, lengths=lengths, **self._options()
-        )
+            input, state, self._weights(), self.num_layers, batch_first=batch_first,
+            lengths=lengths, **self._options(),
+        )  # fmt: skip
 
 
 class GRU(_Stack):
     """A stack of GRU layers, the reset gate behind the product with h.
 
     Called with (x, state=None, *, lengths=None); see `functional.gru` for shapes, lengths and
-    errors. Returns (output, h_n). Parameters as `RNN`'s with 3 H rows, gates in the order r, z, n.
+    errors. Returns (output, h_n). x may be packed, as `RNN`'s, and parameters are as its with 3 H
+    rows, gates in the order r, z, n.
 
     >>> from fusednn import nn
     >>> out, h = nn.GRU(3, 2, bidirectional=True)(np.zeros((4, 5, 3), np.float32))
@@ -248,11 +263,11 @@ class GRU(_Stack):
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
         )
 
-    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        """(T, N, I) -> (T, N, D * H) and h_n (num_layers * D, N, H)."""
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.gru(
-            input, state, self._weights(), self.num_layers, lengths=lengths, **self._options()
-        )
+            input, state, self._weights(), self.num_layers, batch_first=batch_first,
+            lengths=lengths, **self._options(),
+        )  # fmt: skip
 
 
 def _check_nonlinearity(owner: str, nonlinearity: str) -> None:
