@@ -40,14 +40,20 @@ class _Stack(Module):
         bidirectional: bool,
         proj_size: int,
         dtype: Any,
+        recurrent_dropout: float,
+        variational: bool,
+        checkpoint_every: int | None,
         forget_bias: float | None = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
         check_sizes(name, 0, input_size=input_size, proj_size=proj_size)
         check_sizes(name, 1, hidden_size=hidden_size, num_layers=num_layers)
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"{name}: dropout={dropout}, expected a probability in [0, 1]")
+        if checkpoint_every is not None:
+            check_sizes(name, 1, checkpoint_every=checkpoint_every)
+        for option, p in (("dropout", dropout), ("recurrent_dropout", recurrent_dropout)):
+            if not 0 <= p <= 1:
+                raise ValueError(f"{name}: {option}={p}, expected a probability in [0, 1]")
         if dropout and num_layers == 1:
             warnings.warn(
                 f"{name}: dropout={dropout} has no effect with num_layers=1: it is applied between "
@@ -66,6 +72,9 @@ class _Stack(Module):
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         self.proj_size = proj_size
+        self.recurrent_dropout = float(recurrent_dropout)
+        self.variational = variational
+        self.checkpoint_every = checkpoint_every
         self.forget_bias = forget_bias
         directions = 2 if bidirectional else 1
         outputs, rows = proj_size or hidden_size, self.gates * hidden_size
@@ -120,6 +129,9 @@ class _Stack(Module):
             "dropout": self.dropout,
             "training": self.training,
             "bidirectional": self.bidirectional,
+            "recurrent_dropout": self.recurrent_dropout,
+            "variational": self.variational,
+            "checkpoint_every": self.checkpoint_every,
         }
 
     def extra_repr(self) -> str:
@@ -130,7 +142,10 @@ class _Stack(Module):
             text += f", num_layers={self.num_layers}"
         if not self.bias:
             text += ", bias=False"
-        for name in ("batch_first", "dropout", "bidirectional"):
+        for name in (
+            "batch_first", "dropout", "bidirectional", "recurrent_dropout", "variational",
+            "checkpoint_every",
+        ):  # fmt: skip
             if getattr(self, name):
                 text += f", {name}={getattr(self, name)}"
         return text
@@ -144,6 +159,10 @@ class RNN(_Stack):
     and h_n stands in the order it was packed in. nonlinearity "tanh", "relu" or "identity".
     Parameters: weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k}, bias_hh_l{k}, and with
     the suffix _reverse those of the other direction.
+
+    In training, dropout stands between the layers, recurrent_dropout before weight_hh: one mask for
+    all steps of a sequence, as dropout's is if variational. checkpoint_every saves memory. See
+    `functional.rnn`.
 
     >>> from fusednn import nn
     >>> out, h = nn.RNN(3, 2)(np.zeros((4, 5, 3), np.float32))
@@ -164,12 +183,16 @@ class RNN(_Stack):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
         _check_nonlinearity("RNN", nonlinearity)
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
-        )
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            dtype, recurrent_dropout, variational, checkpoint_every,
+        )  # fmt: skip
         self.nonlinearity = nonlinearity
 
     def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
@@ -218,11 +241,14 @@ class LSTM(_Stack):
         proj_size: int = 0,
         *,
         forget_bias: float | None = None,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            proj_size, dtype, forget_bias,
+            proj_size, dtype, recurrent_dropout, variational, checkpoint_every, forget_bias,
         )  # fmt: skip
 
     def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
@@ -257,11 +283,15 @@ class GRU(_Stack):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
-        )
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            dtype, recurrent_dropout, variational, checkpoint_every,
+        )  # fmt: skip
 
     def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.gru(
