@@ -81,8 +81,8 @@ def test_examples_in_docstrings(name):
 
 
 PACKAGES = (
-    fn, fn.functional, fn.nn, fn.nn.init, fn.nn.utils, fn.optim, fn.testing, fn.io, fn.data,
-    fn.models, fn.analysis,
+    fn, fn.functional, fn.nn, fn.nn.init, fn.nn.utils, fn.nn.utils.rnn, fn.optim, fn.testing, fn.io,
+    fn.data, fn.models, fn.analysis,
 )  # fmt: skip
 PUBLIC = [
     (package.__name__, name)

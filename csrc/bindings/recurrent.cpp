@@ -37,17 +37,38 @@ struct Options {
     bool single_step() const { return std::strlen(op) > 4; }
 };
 
+// What most calls do not have: None, or (masks of dropout between layers or None, mask of recurrent
+// dropout or None, checkpoint_every or None).
+struct Extra {
+    py::object masks = py::none(), recurrent_mask = py::none();
+    i64 every = 0;
+
+    Extra(const char* op, py::handle given) {
+        if (given.is_none()) return;
+        const auto parts = py::reinterpret_borrow<py::tuple>(given);
+        masks = parts[0];
+        recurrent_mask = parts[1];
+        const py::object steps = parts[2];
+        if (steps.is_none()) return;
+        every = to_int(steps, op, "checkpoint_every");
+        if (every < 1) {
+            throw Error(std::string(op) + ": checkpoint_every=" + std::to_string(every) +
+                        ", expected at least 1");
+        }
+    }
+};
+
 // The arguments that forward and backward share, checked.
 struct Call {
     Array input;
-    std::optional<Array> h0, c0, lengths;
+    std::optional<Array> h0, c0, lengths, recurrent_mask;
     std::vector<Array> weights, masks;
     ops::RecurrentPlan plan;
     ops::RecurrentArrays arrays;
 
     Call(const Options& options, py::handle input_object, py::handle h0_object,
          py::handle c0_object, py::handle weight_objects, py::handle lengths_object,
-         py::handle mask_objects)
+         const Extra& extra)
         : input(Array::floating(input_object, options.op, "input")) {
         const char* op = options.op;
         ops::RecurrentArgs args{};
@@ -80,18 +101,22 @@ struct Call {
             args.length = lengths->data<i64>();
         }
         std::vector<ops::Shape> mask_shapes;
-        if (!mask_objects.is_none()) {
-            for (py::handle object : py::reinterpret_borrow<py::sequence>(mask_objects)) {
+        if (!extra.masks.is_none()) {
+            for (py::handle object : py::reinterpret_borrow<py::sequence>(extra.masks)) {
                 masks.push_back(Array::floating_like(object, input, op, "mask"));
                 mask_shapes.push_back(ops::shape_of(masks.back().view()));
             }
         }
         for (const ops::Shape& shape : mask_shapes) args.masks.push_back(&shape);
+        ops::Shape recurrent_shape;
+        state(recurrent_mask, extra.recurrent_mask, "recurrent mask", recurrent_shape,
+              args.recurrent_mask);
         plan = ops::recurrent_plan(args);
         arrays.dtype = input.dtype();
         arrays.input = input.view().data;
         arrays.h0 = h0 ? h0->view().data : nullptr;
         arrays.c0 = c0 ? c0->view().data : nullptr;
+        arrays.recurrent_mask = recurrent_mask ? recurrent_mask->view().data : nullptr;
         for (const Array& weight : weights) arrays.weights.push_back(weight.view().data);
         for (const Array& mask : masks) arrays.masks.push_back(mask.view().data);
     }
@@ -105,10 +130,13 @@ struct Call {
 // `keep`, is what backward wants: a tuple of the layers' reserves, then the inputs of all layers
 // but the first.
 py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle h0, py::handle c0,
-                            py::handle weights, py::handle lengths, py::handle masks, bool keep) {
+                            py::handle weights, py::handle lengths, py::handle extra_object,
+                            bool keep) {
     const Options options(given);
-    const Call call(options, input, h0, c0, weights, lengths, masks);
-    const ops::RecurrentPlan& plan = call.plan;
+    const Extra extra(options.op, extra_object);
+    Call call(options, input, h0, c0, weights, lengths, extra);
+    ops::RecurrentPlan& plan = call.plan;
+    if (keep && extra.every > 0) ops::recurrent_cut(plan, extra.every);
     ops::RecurrentOutputs to{};
     py::object out = py::none(), c_n = py::none(), saved = py::none();
     if (!options.single_step()) out = call.make(plan.out, &to.out);
@@ -119,8 +147,8 @@ py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle
         void* data;
         for (i64 i = 0; i < 2 * plan.layers - 1; ++i) {
             const bool reserve = i < plan.layers;
-            kept[std::size_t(i)] = call.make(
-                reserve ? ops::Shape{plan.directions * plan.reserve_size()} : plan.out, &data);
+            kept[std::size_t(i)] =
+                call.make(reserve ? ops::Shape{plan.layer_reserve()} : plan.out, &data);
             (reserve ? to.reserves : to.inputs).push_back(data);
         }
         saved = kept;
@@ -135,12 +163,14 @@ py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle
 // Gradients of (input, h0, c0, *weights), None where `wanted` has False. grads is (d_out, d_h_n,
 // d_c_n), each may be None.
 py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handle h0, py::handle c0,
-                             py::handle weights, py::handle lengths, py::handle masks,
+                             py::handle weights, py::handle lengths, py::handle extra_object,
                              const py::tuple& saved, const py::tuple& grads,
                              const py::tuple& wanted) {
     const Options options(given);
-    const Call call(options, input, h0, c0, weights, lengths, masks);
-    const ops::RecurrentPlan& plan = call.plan;
+    const Extra extra(options.op, extra_object);
+    Call call(options, input, h0, c0, weights, lengths, extra);
+    ops::RecurrentPlan& plan = call.plan;
+    ops::recurrent_cut(plan, extra.every);
     ops::RecurrentGradients to{};
     std::vector<Array> held;
     const auto read = [&](py::handle object, const char* name, const ops::Shape& shape) {
@@ -153,8 +183,7 @@ py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handl
     }
     for (i64 i = 0; i < 2 * plan.layers - 1; ++i) {
         const bool reserve = i < plan.layers;
-        const ops::Shape shape =
-            reserve ? ops::Shape{plan.directions * plan.reserve_size()} : plan.out;
+        const ops::Shape shape = reserve ? ops::Shape{plan.layer_reserve()} : plan.out;
         (reserve ? to.reserves : to.inputs).push_back(read(saved[std::size_t(i)], "saved", shape));
     }
     if (!grads[0].is_none()) to.d_out = read(grads[0], "grad", plan.out);

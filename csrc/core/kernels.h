@@ -143,11 +143,12 @@ struct UnaryParams {
 
 // ---- recurrent ----------------------------------------
 
-enum class Cell : int { rnn_tanh, rnn_relu, rnn_identity, lstm, gru };
+enum class Cell : int { rnn_tanh, rnn_relu, rnn_identity, lstm, gru, norm_lstm };
 
 // One direction of one layer over a whole sequence.
 //
 // Gates stand in the order i, f, g, o (LSTM) or r, z, n (GRU), `hidden` rows of the weights each.
+// norm_lstm is the LSTM whose two products and cell are layer-normalised.
 // The kernel works on rows: the steps that exist, (t, sequence) with time outermost and, where
 // lengths differ, the longest sequence first. `rows` is how many there are.
 template <class T>
@@ -167,6 +168,22 @@ struct RecurrentParams {
     const T *b_ih, *b_hh;  // gates * hidden values, or both null
     const T* w_hr;         // (outputs, hidden) or null
     const T *h0, *c0;      // (batch, outputs), (batch, hidden); null means zeros
+    // w_hh as bfloat16, in its place; only forward.
+    const std::uint16_t* w_hh_bf16;
+    // (batch, outputs) or null: what multiplies h on its way into W_hh, the same at every step.
+    const T* mask;
+    // norm_lstm only: 4 * hidden, 4 * hidden, hidden and hidden values, the last one or null.
+    const T *gain_ih, *gain_hh, *gain_c, *bias_c;
+    double eps;
+    // Steps in the order of the recurrence, rising from 0 to `steps`: backward adds up the weights'
+    // gradients block by block (block_count + 1 bounds). Forward does not look at them.
+    const i64* blocks;
+    i64 block_count;
+    // Checkpoints: forward keeps the states at the beginning of these segments (segment_count + 1
+    // bounds), backward runs each again. A block that meets a segment holds it, or lies inside it.
+    // segment_count is 0 where everything is kept.
+    const i64* segments;
+    i64 segment_count;
 };
 
 template <class T>
@@ -176,7 +193,9 @@ struct RecurrentResults {
     T *h_n, *c_n;  // (batch, outputs), (batch, hidden): at each sequence's own end; c_n LSTM only
     // What backward needs, or null: (rows, gates_row) the gates' values (of a GRU r, z, n and
     // U h + b_hn; of an RNN h), then for the LSTM (rows, hidden) c of the step before, then
-    // (rows, outputs) h of the step before.
+    // (rows, outputs) h of the step before. norm_lstm: then (rows, gates_row) the normalised
+    // product with x, (rows, gates_row) that with h, (rows, 2) what they were multiplied by. With
+    // checkpoints: (segments, batch, outputs) h, then of an LSTM (segments, batch, hidden) c.
     T* reserve;
 };
 
@@ -190,6 +209,7 @@ struct RecurrentGrads {
     T* d_x;        // laid out as x
     bool d_x_add;  // add to d_x what it holds: the other direction's part
     T *d_w_ih, *d_w_hh, *d_b_ih, *d_b_hh, *d_w_hr;
+    T *d_gain_ih, *d_gain_hh, *d_gain_c, *d_bias_c;
     T *d_h0, *d_c0;
 };
 
@@ -338,8 +358,9 @@ struct KernelTable {
 
     void (*recurrent_forward)(const RecurrentParams<T>&, const RecurrentResults<T>&);
     void (*recurrent_backward)(const RecurrentParams<T>&, const RecurrentGrads<T>&);
-    // y = mask ? x * mask : 0; what is masked out is not looked at.
-    void (*apply_mask)(i64 size, const T* x, const T* mask, T* y);
+    // y = mask ? x * mask : 0 for x, y (outer, repeat, inner), mask (outer, inner); what is masked
+    // out is not looked at.
+    void (*apply_mask)(i64 outer, i64 repeat, i64 inner, const T* x, const T* mask, T* y);
 
     void (*relu_forward)(i64 size, const T* x, T* y);
     // y is the forward's output (or input: the sign test is the same); NaN passes the gradient on.

@@ -39,7 +39,7 @@ void recurrent_forward(const RecurrentParams<T>&, const RecurrentResults<T>&);
 template <class T>
 void recurrent_backward(const RecurrentParams<T>&, const RecurrentGrads<T>&);
 template <class T>
-void apply_mask(i64 size, const T* x, const T* mask, T* y);
+void apply_mask(i64 outer, i64 repeat, i64 inner, const T* x, const T* mask, T* y);
 
 template <class T>
 void relu_forward(i64 size, const T* x, T* y);

@@ -174,8 +174,15 @@ void read_lengths(const RecurrentArgs& args, RecurrentPlan& plan) {
 
 }  // namespace
 
-i64 RecurrentPlan::reserve_size() const {
-    return checked_product(op, rows, gates_row + (cell == Cell::lstm ? hidden : 0) + outputs);
+i64 RecurrentPlan::reserve_size(i64 direction) const {
+    const i64 states = (cell == Cell::lstm ? hidden : 0) + outputs;
+    const i64 count = i64(segments[direction].size()) - 1;
+    if (count > 0) return checked_product(op, checked_product(op, count, batch), states);
+    return checked_product(op, rows, gates_row + states);
+}
+
+i64 RecurrentPlan::layer_reserve() const {
+    return reserve_size(0) + (directions == 2 ? reserve_size(1) : 0);
 }
 
 i64 RecurrentPlan::flops() const {
@@ -206,8 +213,86 @@ RecurrentPlan recurrent_plan(const RecurrentArgs& args) {
         throw Error(std::string(args.op) + ": got " + std::to_string(args.masks.size()) +
                     " masks for " + std::to_string(plan.layers) + " layers");
     }
-    for (const Shape* mask : args.masks) require_shape(args.op, "mask", *mask, plan.out);
+    Shape step = plan.out;
+    if (!args.masks.empty() && args.masks[0]->size() < plan.out.size()) {
+        plan.variational = true;
+        step.erase(step.end() - (plan.out.size() == 3 && args.batch_first ? 2 : i64(step.size())));
+    }
+    for (const Shape* mask : args.masks) require_shape(args.op, "mask", *mask, step);
+    if (args.recurrent_mask) {
+        require_shape(args.op, "recurrent mask", *args.recurrent_mask, plan.state_h);
+    }
     return plan;
+}
+
+namespace {
+
+// Rows whose products with d_gates are added up at a time: as deep as a block of the engine.
+constexpr i64 kBlockRows = 512;
+// Steps of one sequence whose input's part is made together (cpu/recurrent/ahead.h); a segment must
+// begin where such a group does.
+constexpr i64 kGroupSteps = 8;
+
+// Rows of the n-th step in the order of a direction's recurrence.
+i64 rows_of_step(const RecurrentPlan& plan, i64 direction, i64 n) {
+    if (plan.order.empty()) return plan.batch;
+    return plan.active[std::size_t(direction ? plan.steps - 1 - n : n)];
+}
+
+// Whether a stretch may begin with the n-th step: a single sequence is cut between groups, and what
+// they leave over at its beginning belongs to the first one.
+bool may_begin(const RecurrentPlan& plan, i64 n) {
+    if (plan.batch > 1) return true;
+    return (plan.steps - n) % kGroupSteps == 0 && n >= plan.steps % kGroupSteps + kGroupSteps;
+}
+
+// Bounds from `steps` downwards; the caller turns them round.
+std::vector<i64> cut_blocks(const RecurrentPlan& plan, i64 direction) {
+    const i64 parts = std::max((plan.rows + kBlockRows - 1) / kBlockRows, i64(1));
+    const i64 wanted = (plan.rows + parts - 1) / parts;
+    std::vector<i64> bounds{plan.steps};
+    i64 rows = 0;
+    for (i64 n = plan.steps - 1; n > 0; --n) {
+        rows += rows_of_step(plan, direction, n);
+        if (rows >= wanted && may_begin(plan, n)) {
+            bounds.push_back(n);
+            rows = 0;
+        }
+    }
+    bounds.push_back(0);
+    return bounds;
+}
+
+// As many whole blocks as fit into `every` steps, or parts of one.
+std::vector<i64> cut_segments(const RecurrentPlan& plan, const std::vector<i64>& blocks,
+                              i64 every) {
+    std::vector<i64> bounds{plan.steps};
+    for (std::size_t i = 0; i + 1 < blocks.size(); ++i) {
+        const i64 end = blocks[i], begin = blocks[i + 1];
+        if (bounds.back() - begin <= every) continue;
+        if (bounds.back() > end) bounds.push_back(end);
+        if (bounds.back() - begin <= every) continue;
+        while (bounds.back() - begin > every) bounds.push_back(bounds.back() - every);
+        if (begin > 0) bounds.push_back(begin);
+    }
+    while (bounds.size() > 1 && !may_begin(plan, bounds.back())) bounds.pop_back();
+    bounds.push_back(0);
+    return bounds;
+}
+
+}  // namespace
+
+void recurrent_cut(RecurrentPlan& plan, i64 every) {
+    const i64 groups = (every + kGroupSteps - 1) / kGroupSteps;
+    const i64 steps = plan.batch == 1 ? groups * kGroupSteps : every;
+    for (i64 direction = 0; direction < plan.directions; ++direction) {
+        std::vector<i64>& blocks = plan.blocks[direction];
+        std::vector<i64>& segments = plan.segments[direction];
+        blocks = cut_blocks(plan, direction);
+        if (every > 0) segments = cut_segments(plan, blocks, steps);
+        std::reverse(blocks.begin(), blocks.end());
+        std::reverse(segments.begin(), segments.end());
+    }
 }
 
 namespace {
@@ -257,6 +342,13 @@ class Walk {
         p.b_ih = plan.bias ? weight(2) : nullptr;
         p.b_hh = plan.bias ? weight(3) : nullptr;
         p.w_hr = plan.projected ? weight(plan.weights_per_direction - 1) : nullptr;
+        p.mask = state(static_cast<const T*>(in_.recurrent_mask), index, plan.outputs);
+        const std::vector<i64>& blocks = plan.blocks[direction];
+        const std::vector<i64>& segments = plan.segments[direction];
+        p.blocks = blocks.data();
+        p.block_count = std::max(i64(blocks.size()) - 1, i64(0));
+        p.segments = segments.data();
+        p.segment_count = std::max(i64(segments.size()) - 1, i64(0));
         p.h0 = state(static_cast<const T*>(in_.h0), index, plan.outputs);
         p.c0 = state(static_cast<const T*>(in_.c0), index, plan.hidden);
         return p;
@@ -271,7 +363,13 @@ class Walk {
     i64 size() const { return plan_.steps * plan_.batch * width(); }
 
     void mask(i64 layer, const T* x, T* y) const {
-        kernels<T>().apply_mask(size(), x, static_cast<const T*>(in_.masks[std::size_t(layer)]), y);
+        // One mask for all time steps stands where the time axis does not.
+        const T* m = static_cast<const T*>(in_.masks[std::size_t(layer)]);
+        if (!plan_.variational) return kernels<T>().apply_mask(1, 1, size(), x, m, y);
+        const bool rows_first = plan_.time_axis_row == plan_.steps;
+        const i64 outer = rows_first ? plan_.batch : 1;
+        const i64 inner = rows_first ? width() : plan_.batch * width();
+        kernels<T>().apply_mask(outer, plan_.steps, inner, x, m, y);
     }
 
   private:
@@ -303,7 +401,7 @@ void forward(const RecurrentPlan& plan, const RecurrentArrays& in, const Recurre
             results.c_n = walk.state(static_cast<T*>(to.c_n), index, plan.hidden);
             if (!to.reserves.empty()) {
                 results.reserve = static_cast<T*>(to.reserves[std::size_t(layer)]) +
-                                  direction * plan.reserve_size();
+                                  plan.reserve_begin(direction);
             }
             kernels<T>().recurrent_forward(walk.params(layer, direction, x), results);
         }
@@ -331,7 +429,7 @@ void backward(const RecurrentPlan& plan, const RecurrentArrays& in,
             };
             RecurrentGrads<T> g{};
             g.reserve = static_cast<const T*>(grads.reserves[std::size_t(layer)]) +
-                        direction * plan.reserve_size();
+                        plan.reserve_begin(direction);
             g.d_out = d_out ? d_out + direction * plan.outputs : nullptr;
             g.out_step = plan.time_axis_step * width;
             g.out_row = plan.time_axis_row * width;

@@ -16,11 +16,14 @@ struct RecurrentArgs {
     i64 layers;
     bool bidirectional, batch_first;
     Shape input;
-    std::vector<Shape> weights;       // flat: layer by layer, direction by direction
-    const Shape *state_h, *state_c;   // or null
-    const Shape* lengths;             // or null
-    const i64* length;                // its values
-    std::vector<const Shape*> masks;  // what multiplies the output of all layers but the last
+    std::vector<Shape> weights;      // flat: layer by layer, direction by direction
+    const Shape *state_h, *state_c;  // or null
+    const Shape* lengths;            // or null
+    const i64* length;               // its values
+    // What multiplies the output of all layers but the last; without a time axis: the same at every
+    // step.
+    std::vector<const Shape*> masks;
+    const Shape* recurrent_mask;  // what multiplies h on its way into w_hh, or null
 };
 
 // The same, checked.
@@ -33,22 +36,31 @@ struct RecurrentPlan {
     i64 steps, batch, rows;
     i64 inputs, hidden, outputs;
     i64 time_axis_step, time_axis_row;  // strides of (t, sequence) in units of a layer's width
+    bool variational;                   // masks have no time axis
     // Where lengths differ; see RecurrentParams.
     std::vector<i64> active, order;
+    // Of each direction; see RecurrentParams. Empty until cut() made them.
+    std::vector<i64> blocks[2], segments[2];
     Shape out, state_h, state_c;
 
     i64 layer_inputs(i64 layer) const { return layer ? directions * outputs : inputs; }
-    i64 gates_row;             // see RecurrentParams
-    i64 reserve_size() const;  // of one direction of one layer
+    i64 gates_row;  // see RecurrentParams
+    // Of one direction of one layer, and what lies before it in its layer's.
+    i64 reserve_size(i64 direction) const;
+    i64 reserve_begin(i64 direction) const { return direction ? reserve_size(0) : 0; }
+    i64 layer_reserve() const;
     i64 flops() const;
 };
 RecurrentPlan recurrent_plan(const RecurrentArgs& args);
+// Makes the plan's blocks, and segments of about `every` steps: checkpoints are their beginnings.
+// 0: none. To be called before backward, and before a forward that keeps checkpoints.
+void recurrent_cut(RecurrentPlan& plan, i64 every);
 
 // Arrays of a call; weights and masks as in the arguments.
 struct RecurrentArrays {
     DType dtype;
     const void* input;
-    const void *h0, *c0;  // or null
+    const void *h0, *c0, *recurrent_mask;  // or null
     std::vector<const void*> weights, masks;
 };
 // inputs[l] is what layer l + 1 reads. Null: scratch memory; so is reserves empty.

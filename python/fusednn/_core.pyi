@@ -515,6 +515,8 @@ def cuda_status() -> str: ...
 # ---- recurrent (bindings/recurrent.cpp) ----------------------------------------------------------
 # options: (op, nonlinearity, num_layers, bidirectional, batch_first).
 RecurrentOptions = tuple[str, str, int, bool, bool]
+# masks of dropout between the layers, the mask of recurrent dropout, checkpoint_every
+RecurrentExtra = tuple[Sequence[Array] | None, Array | None, int | None]
 
 def recurrent_forward(
     options: RecurrentOptions,
@@ -523,7 +525,7 @@ def recurrent_forward(
     c0: Array | None,
     weights: Sequence[Array],
     lengths: Array | None,
-    masks: Sequence[Array] | None,
+    extra: RecurrentExtra | None,
     keep: bool,
     /,
 ) -> tuple[Array | None, Array, Array | None, tuple[Array, ...] | None]: ...
@@ -534,7 +536,7 @@ def recurrent_backward(
     c0: Array | None,
     weights: Sequence[Array],
     lengths: Array | None,
-    masks: Sequence[Array] | None,
+    extra: RecurrentExtra | None,
     saved: tuple[Array, ...],
     grads: tuple[Array | None, Array | None, Array | None],
     wanted: tuple[bool, ...],

@@ -1,5 +1,6 @@
 // C (m x n, row-major) = act(A B + bias), A and B with any strides. See engine.h for the blocking.
 #include "cpu/gemm/engine.h"
+#include "cpu/gemm/few.h"
 #include "cpu/kernels.h"
 
 namespace fusednn {
@@ -7,9 +8,6 @@ namespace FUSEDNN_ISA {
 
 namespace {
 
-// Rows of A up to which every output is a dot product along k: A's rows and B's columns are both
-// contiguous there, and packing B (read once, used by few rows) would cost more than the product.
-constexpr int kDotRows = 4;
 constexpr int kDotCols = 4;
 
 template <class T>

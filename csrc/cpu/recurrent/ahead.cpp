@@ -13,15 +13,15 @@ bool InputAhead<T>::suits(const RecurrentParams<T>& p) {
 }
 
 template <class T>
-InputAhead<T>::InputAhead(const RecurrentParams<T>& p, i64 shares, const T* x, const T* bias,
-                          T* gates)
+InputAhead<T>::InputAhead(const RecurrentParams<T>& p, i64 shares)
     : p_(p),
-      x_(x),
-      bias_(bias),
-      gates_(gates),
+      bias_(nullptr),
+      gates_(nullptr),
+      row0_(0),
+      end_(0),
       width_(gates_of(p.cell) * p.hidden),
       panels_(suits(p) ? ceil_div(width_, kTileCols<T>) : 0),
-      share_(ceil_div(panels_ * p.inputs, kAheadRows * shares)),
+      share_(ceil_div(panels_ * p.inputs, kAheadRows * max_of(shares, i64(1)))),
       begin_(0),
       panel_(panels_),
       k_(0),
@@ -35,24 +35,46 @@ InputAhead<T>::InputAhead(const RecurrentParams<T>& p, i64 shares, const T* x, c
                  pack_cols(p.inputs, min_of(width_ - col0, i64(kTileCols<T>)),
                            p.w_ih + col0 * p.inputs, 1, p.inputs, weights_.get() + col0 * p.inputs);
              });
-    // What is left over by groups of kAheadRows, and the first group.
-    const i64 first = p.steps % kAheadRows + kAheadRows;
-    begin_ = first - kAheadRows;
-    const i64 top = p.reverse ? p.steps - first : 0;
+}
+
+template <class T>
+void InputAhead<T>::start(i64 begin, i64 end, const T* bias, T* gates) {
+    if (panels_ == 0 || begin == end) return;
+    bias_ = bias;
+    gates_ = gates;
+    row0_ = p_.reverse ? p_.steps - end : begin;
+    end_ = end;
+    if (begin > 0) {
+        begin_ = begin;
+        pack_inputs();
+        finish();
+        return;
+    }
+    begin_ = first_rows() - kAheadRows;
+    const i64 top = p_.reverse ? p_.steps - first_rows() : 0;
     GemmParams<T> g{};
-    g.m = first;
+    g.m = first_rows();
     g.n = width_;
-    g.k = p.inputs;
-    g.a = x + top * p.inputs;
-    g.a_row = p.inputs;
+    g.k = p_.inputs;
+    g.a = p_.x + top * p_.inputs;
+    g.a_row = p_.inputs;
     g.a_col = 1;
-    g.b = p.w_ih;
+    g.b = p_.w_ih;
     g.b_row = 1;
-    g.b_col = p.inputs;
-    g.c = gates + top * p.gates_row;
-    g.ldc = p.gates_row;
+    g.b_col = p_.inputs;
+    g.c = gates + (top - row0_) * p_.gates_row;
+    g.ldc = p_.gates_row;
     g.col_bias = bias;
     gemm(g);
+}
+
+// The rows that are made next, in the tile's order.
+template <class T>
+void InputAhead<T>::pack_inputs() {
+    pack_rows(p_.inputs, int(kAheadRows), p_.x + row(begin_) * p_.inputs,
+              p_.reverse ? -p_.inputs : p_.inputs, 1, inputs_.get(), false);
+    panel_ = 0;
+    begin_tile();
 }
 
 template <class T>
@@ -60,11 +82,8 @@ void InputAhead<T>::begin_step(i64 n, bool overlap) {
     if (n != begin_) return;
     finish();
     begin_ += kAheadRows;
-    if (begin_ >= p_.steps) return;
-    pack_rows(p_.inputs, int(kAheadRows), x_ + row(begin_) * p_.inputs,
-              p_.reverse ? -p_.inputs : p_.inputs, 1, inputs_.get(), false);
-    panel_ = 0;
-    begin_tile();
+    if (begin_ >= end_) return;
+    pack_inputs();
     if (!overlap) finish();
 }
 
@@ -105,8 +124,8 @@ template <class T>
 void InputAhead<T>::end_tile(i64 panel, const T* tile) const {
     const i64 col0 = panel * kTileCols<T>, cols = min_of(width_ - col0, i64(kTileCols<T>));
     for (i64 r = 0; r < kAheadRows; ++r) {
-        __builtin_memcpy(gates_ + row(begin_ + r) * p_.gates_row + col0, tile + r * kTileCols<T>,
-                         std::size_t(cols) * sizeof(T));
+        __builtin_memcpy(gates_ + (row(begin_ + r) - row0_) * p_.gates_row + col0,
+                         tile + r * kTileCols<T>, std::size_t(cols) * sizeof(T));
     }
 }
 

@@ -31,9 +31,12 @@ class InputAhead {
   public:
     static bool suits(const RecurrentParams<T>& p);
 
-    // Does nothing unless it suits(). gates (steps, gates_row) = x W_ih^T + bias: the first rows at
-    // once, the others by pieces. Every step has `shares` places that run one.
-    InputAhead(const RecurrentParams<T>& p, i64 shares, const T* x, const T* bias, T* gates);
+    // Does nothing unless it suits(). Every step has `shares` places that run a piece.
+    InputAhead(const RecurrentParams<T>& p, i64 shares);
+    // gates = x W_ih^T + bias for the steps [begin, end), of which `gates` holds the rows: the
+    // first few at once, the others by pieces. Steps that begin a stretch are a multiple of
+    // kAheadRows away from the end of the sequence, and at least first_rows() from its beginning.
+    void start(i64 begin, i64 end, const T* bias, T* gates);
 
     // To be called before the n-th step: its gates are complete then. Unless `overlap`, the next
     // rows are made here and now.
@@ -43,15 +46,19 @@ class InputAhead {
     void advance(const Piece<T>& done);
 
   private:
+    void pack_inputs();
     void begin_tile();
     void finish();
     i64 row(i64 n) const { return p_.reverse ? p_.steps - 1 - n : n; }
+    // What is left over by groups of kAheadRows, and the first group.
+    i64 first_rows() const { return p_.steps % kAheadRows + kAheadRows; }
     void end_tile(i64 panel, const T* tile) const;
     void fill_bias(i64 panel, T* tile) const;
 
     const RecurrentParams<T>& p_;
-    const T *x_, *bias_;
+    const T* bias_;
     T* gates_;
+    i64 row0_, end_;  // gates_' first row, and the n behind its last
     i64 width_, panels_;
     i64 share_;  // rows of B in a piece
     i64 begin_;  // the n of the first row that is being made

@@ -1,18 +1,21 @@
 // Backpropagation through time of one direction of one recurrent layer, exact.
 //
+// Block of steps by block of steps, the last one first; where they are cut depends on shapes alone.
+//
 //   pass 1   for each step, last to first:  dh += d_out;  dh = dh W_hr if the layer projects
 //                                           the cell, unit by unit: d_gates, dc
-//                                           dh of the step before = d_gates W_hh
+//                                           dh of the step before = d_gates W_hh, masked
 //            d_x = d_gates W_ih here for wide batches (fuses_input), else in pass 2
-//   pass 2   all steps at once (gradients.cpp):  d_W_ih = d_gates^T x,
-//            d_W_hh = d_gates^T h_before,  d_b = column sums of d_gates
+//   pass 2   all steps of the block at once (gradients.cpp):  d_W_ih += d_gates^T x,
+//            d_W_hh += d_gates^T h_before,  d_b += column sums of d_gates
+//
+// With checkpoints, forward runs again for a segment of steps when the walk comes to its end.
 //
 // d_gates is (rows, 4 * hidden) in the weights' order for the LSTM and (rows, hidden) for an RNN.
 // For the GRU it is n, r, z, n * r: the middle two and the first or the last are then neighbours,
 // as the product with x (n) and the one with h (n * r) need them.
+#include "cpu/recurrent/forward.h"
 #include "cpu/recurrent/gradients.h"
-#include "cpu/recurrent/product.h"
-#include "cpu/vmath.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
@@ -126,67 +129,200 @@ void add_output_grad(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, co
     }
 }
 
+// The most rows that any of the stretches has.
+template <class T>
+i64 most_rows(const Rows<T>& rows, const i64* bounds, i64 count) {
+    i64 most = 0;
+    for (i64 i = 0; i < count; ++i) most = max_of(most, rows.count(bounds[i], bounds[i + 1]));
+    return most;
+}
+
+template <class T>
+class Walk {
+  public:
+    Walk(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const Rows<T>& rows);
+    // `again` runs forward where there are checkpoints, else it is null.
+    void run(RecurrentSteps<T>* again);
+
+  private:
+    void run_again(RecurrentSteps<T>& again, i64 block_begin, i64 block_end);
+    void step(i64 n, i64 block_row, T* dx);
+    void to_step_before(i64 active, const T* d_gates);
+    void gradients(i64 begin, i64 end, bool first, T* dx);
+
+    const RecurrentParams<T>& p_;
+    const RecurrentGrads<T>& g_;
+    const Rows<T>& rows_;
+    const bool is_lstm_, is_gru_, in_place_, fused_;
+    const i64 d_row_, state_row_, block_rows_;
+    i64 segment_;  // whose rows kept_ has: those before it are still to come
+    Kept<T> kept_;
+    Workspace<T> d_gates_, dh_, dc_;
+    // With a projection: dh before and after it, and h before it.
+    Workspace<T> inner_dh_, outer_dh_, unprojected_;
+    // With a mask: the mask, dh on its way through it, h_before as W_hh met it.
+    Workspace<T> mask_, through_, masked_h_;
+    Workspace<T> own_dx_;
+    // With checkpoints: what kept_ points to.
+    Workspace<T> gates_, c_before_, h_before_;
+    const StepProduct<T> by_hh_, by_hr_, by_ih_;
+};
+
+template <class T>
+Walk<T>::Walk(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const Rows<T>& rows)
+    : p_(p),
+      g_(g),
+      rows_(rows),
+      is_lstm_(p.cell == Cell::lstm),
+      is_gru_(p.cell == Cell::gru),
+      in_place_(rows.in_place()),
+      fused_(g.d_x && fuses_input(p)),
+      d_row_(p.gates_row),
+      state_row_(rows.state_row()),
+      block_rows_(most_rows(rows, p.blocks, p.block_count)),
+      segment_(p.segment_count),
+      kept_(parts_of(p, const_cast<T*>(g.reserve))),
+      d_gates_(block_rows_ * d_row_),
+      dh_(p.batch * state_row_),
+      dc_(is_lstm_ ? p.batch * state_row_ : 0),
+      inner_dh_(p.w_hr ? p.batch * state_row_ : 0),
+      outer_dh_(p.w_hr ? block_rows_ * p.outputs : 0),
+      unprojected_(p.w_hr ? block_rows_ * p.hidden : 0),
+      mask_(p.mask ? p.batch * state_row_ : 0),
+      through_(p.mask ? p.batch * state_row_ : 0),
+      masked_h_(p.mask ? block_rows_ * p.outputs : 0),
+      own_dx_(g.d_x && !in_place_ ? block_rows_ * p.inputs : 0),
+      gates_(most_rows(rows, p.segments, p.segment_count) * d_row_),
+      c_before_(is_lstm_ ? most_rows(rows, p.segments, p.segment_count) * p.hidden : 0),
+      h_before_(p.segment_count == 0
+                    ? 0
+                    : max_of(most_rows(rows, p.segments, p.segment_count), block_rows_) *
+                          p.outputs),
+      by_hh_(p.steps, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh, p.outputs, 1),
+      by_hr_(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.hidden : 0, p.outputs, p.w_hr, p.hidden,
+             1),
+      by_ih_(fused_ ? p.steps : 0, p.batch, 1, p.inputs, gates_of(p.cell) * p.hidden, p.w_ih,
+             p.inputs, 1) {
+    rows.load_state(g.d_h_n, p.outputs, dh_.get());
+    if (is_lstm_) rows.load_state(g.d_c_n, p.hidden, dc_.get());
+    if (p.mask) rows.load_state(p.mask, p.outputs, mask_.get());
+    if (p.segment_count) kept_ = {0, 0, gates_.get(), c_before_.get(), h_before_.get()};
+}
+
+template <class T>
+void Walk<T>::run(RecurrentSteps<T>* again) {
+    for (i64 block = p_.block_count - 1; block >= 0; --block) {
+        const i64 begin = p_.blocks[block], end = p_.blocks[block + 1];
+        const i64 row0 = rows_.first_row(begin, end);
+        T* dx = in_place_ && g_.d_x ? g_.d_x + row0 * p_.inputs : own_dx_.get();
+        for (i64 n = end - 1; n >= begin; --n) {
+            if (again && n < p_.segments[segment_]) run_again(*again, begin, end);
+            step(n, row0, dx);
+        }
+        gradients(begin, end, block + 1 == p_.block_count, g_.d_x ? dx : nullptr);
+    }
+    rows_.store_state(dh_.get(), p_.outputs, g_.d_h0);
+    if (is_lstm_) rows_.store_state(dc_.get(), p_.hidden, g_.d_c0);
+}
+
+template <class T>
+void Walk<T>::run_again(RecurrentSteps<T>& again, i64 block_begin, i64 block_end) {
+    const Checkpoints<T> states(p_, const_cast<T*>(g_.reserve));
+    --segment_;
+    const i64 begin = p_.segments[segment_], end = p_.segments[segment_ + 1];
+    const bool holds_block = begin <= block_begin && end >= block_end;
+    kept_.row = rows_.first_row(begin, end);
+    kept_.block_row = holds_block ? kept_.row : rows_.first_row(block_begin, block_end);
+    again.set_state(states.h(segment_), states.c(segment_));
+    again.run(begin, end, kept_, nullptr);
+}
+
+template <class T>
+void Walk<T>::step(i64 n, i64 block_row, T* dx) {
+    const auto& p = p_;
+    const i64 t = rows_.time(n), active = rows_.active(t), start = rows_.start(t);
+    const i64 at = start - block_row;  // in the arrays of the block
+    add_output_grad(p, g_, rows_, t, dh_.get());
+    if (p.w_hr) {
+        rows_.keep_state(active, dh_.get(), p.outputs, outer_dh_.get() + at * p.outputs);
+        by_hr_.multiply(active, dh_.get(), state_row_, inner_dh_.get(), state_row_, false);
+    }
+    BackStep<T> s;
+    s.hidden = p.hidden;
+    s.gates = kept_.gates + (start - kept_.row) * d_row_;
+    s.d_gates = d_gates_.get() + at * d_row_;
+    s.gates_row = d_row_;
+    s.c_before = kept_.c_before + (start - kept_.row) * p.hidden;
+    s.h_before = kept_.h_before + (start - kept_.block_row) * p.outputs;
+    s.state_row = state_row_;
+    s.dh = p.w_hr ? inner_dh_.get() : dh_.get();
+    s.dc = dc_.get();
+    s.unprojected = p.w_hr ? unprojected_.get() + at * p.hidden : nullptr;
+    cell_step(p.cell, active, s);
+    if (n > 0 || g_.d_h0) to_step_before(active, s.d_gates + (is_gru_ ? p.hidden : 0));
+    if (fused_) {
+        by_ih_.multiply(active, s.d_gates, d_row_, dx + at * p.inputs, p.inputs,
+                        in_place_ && g_.d_x_add);
+    }
+}
+
+// dh = (what a GRU hands on directly +) mask * d_gates W_hh.
+template <class T>
+void Walk<T>::to_step_before(i64 active, const T* d_gates) {
+    T* dh = dh_.get();
+    if (!p_.mask) return by_hh_.multiply(active, d_gates, d_row_, dh, state_row_, is_gru_);
+    T* through = through_.get();
+    by_hh_.multiply(active, d_gates, d_row_, through, state_row_, false);
+    for (i64 i = 0; i < active; ++i) {
+        const i64 at = i * state_row_;
+        if (!is_gru_) {
+            masked(p_.outputs, through + at, mask_.get() + at, dh + at);
+            continue;
+        }
+        masked(p_.outputs, through + at, mask_.get() + at, through + at);
+        for_units<T>(p_.outputs, [&](i64 unit, auto lanes) {
+            lanes.store(dh + at + unit,
+                        lanes.load(dh + at + unit) + lanes.load(through + at + unit));
+        });
+    }
+}
+
+template <class T>
+void Walk<T>::gradients(i64 begin, i64 end, bool first, T* dx) {
+    const auto& p = p_;
+    const i64 row0 = rows_.first_row(begin, end), t0 = rows_.first_time(begin, end);
+    BlockGrads<T> block{};
+    block.begin = begin;
+    block.end = end;
+    block.add = !first;
+    block.d_gates = d_gates_.get();
+    block.h_before = kept_.h_before + (row0 - kept_.block_row) * p.outputs;
+    for (i64 t = t0; p.mask && t < t0 + end - begin; ++t) {
+        for (i64 i = 0; i < rows_.active(t); ++i) {
+            const i64 at = (rows_.start(t) - row0 + i) * p.outputs;
+            masked(p.outputs, block.h_before + at, mask_.get() + i * state_row_,
+                   masked_h_.get() + at);
+        }
+    }
+    if (p.mask) block.h_before = masked_h_.get();
+    block.dx = dx;
+    block.dx_done = fused_;
+    recurrent_gradients(p, g_, rows_, block);
+    if (g_.d_w_hr) {
+        projection_gradient(rows_.count(begin, end), p.outputs, p.hidden, outer_dh_.get(),
+                            unprojected_.get(), g_.d_w_hr, !first);
+    }
+}
+
 }  // namespace
 
 template <class T>
 void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g) {
     const Rows<T> rows(p);
-    const bool is_lstm = p.cell == Cell::lstm, is_gru = p.cell == Cell::gru;
-    const i64 d_row = p.gates_row, state_row = rows.state_row();
-    const T* c_before = g.reserve + p.rows * d_row;
-    const T* h_before = c_before + (is_lstm ? p.rows * p.hidden : 0);
-    Workspace<T> d_gates(p.rows * d_row);
-    Workspace<T> dh(p.batch * state_row), dc(is_lstm ? p.batch * state_row : 0);
-    rows.load_state(g.d_h_n, p.outputs, dh.get());
-    if (is_lstm) rows.load_state(g.d_c_n, p.hidden, dc.get());
-    // With a projection: dh before and after it, and h before it.
-    Workspace<T> inner_dh(p.w_hr ? p.batch * state_row : 0);
-    Workspace<T> outer_dh(p.w_hr ? p.rows * p.outputs : 0);
-    Workspace<T> unprojected(p.w_hr ? p.rows * p.hidden : 0);
-    const StepProduct<T> by_hh(p.steps, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh,
-                               p.outputs, 1);
-    const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.hidden : 0, p.outputs,
-                               p.w_hr, p.hidden, 1);
-    const bool in_place = rows.in_place(), fused = g.d_x && fuses_input(p);
-    Workspace<T> own_dx(g.d_x && !in_place ? p.rows * p.inputs : 0);
-    T* dx = in_place ? g.d_x : own_dx.get();
-    const StepProduct<T> by_ih(fused ? p.steps : 0, p.batch, 1, p.inputs,
-                               gates_of(p.cell) * p.hidden, p.w_ih, p.inputs, 1);
-    for (i64 n = p.steps - 1; n >= 0; --n) {
-        const i64 t = rows.time(n), active = rows.active(t), start = rows.start(t);
-        add_output_grad(p, g, rows, t, dh.get());
-        if (p.w_hr) {
-            rows.keep_state(active, dh.get(), p.outputs, outer_dh.get() + start * p.outputs);
-            by_hr.multiply(active, dh.get(), state_row, inner_dh.get(), state_row, false);
-        }
-        BackStep<T> s;
-        s.hidden = p.hidden;
-        s.gates = g.reserve + start * d_row;
-        s.d_gates = d_gates.get() + start * d_row;
-        s.gates_row = d_row;
-        s.c_before = c_before + start * p.hidden;
-        s.h_before = h_before + start * p.outputs;
-        s.state_row = state_row;
-        s.dh = p.w_hr ? inner_dh.get() : dh.get();
-        s.dc = dc.get();
-        s.unprojected = p.w_hr ? unprojected.get() + start * p.hidden : nullptr;
-        cell_step(p.cell, active, s);
-        if (n > 0 || g.d_h0) {
-            by_hh.multiply(active, s.d_gates + (is_gru ? p.hidden : 0), d_row, dh.get(), state_row,
-                           is_gru);
-        }
-        if (fused) {
-            by_ih.multiply(active, s.d_gates, d_row, dx + start * p.inputs, p.inputs,
-                           in_place && g.d_x_add);
-        }
-    }
-    rows.store_state(dh.get(), p.outputs, g.d_h0);
-    if (is_lstm) rows.store_state(dc.get(), p.hidden, g.d_c0);
-    recurrent_gradients(p, g, rows, d_gates.get(), h_before, dx, fused);
-    if (g.d_w_hr) {
-        projection_gradient(p.rows, p.outputs, p.hidden, outer_dh.get(), unprojected.get(),
-                            g.d_w_hr);
-    }
+    Walk<T> walk(p, g, rows);
+    if (p.segment_count == 0) return walk.run(nullptr);
+    RecurrentSteps<T> again(p);
+    walk.run(&again);
 }
 
 #define FUSEDNN_RECURRENT_BACKWARD(T) \

@@ -1,156 +1,18 @@
 // One direction of one recurrent layer.
 //
 //   pass 1   gates (rows, gates * hidden) = x W_ih^T + b_ih (+ b_hh), all steps at once
-//   pass 2   for each step:  recurrent = h W_hh^T
-//                            the cell, unit by unit: gates, c, h
+//   pass 2   for each step:  recurrent = h W_hh^T, h masked before if there is a mask
+//                            the cell, unit by unit (cells.h): gates, c, h
 //                            h = h W_hr^T if the layer projects
-//
-// LSTM (Hochreiter & Schmidhuber 1997, forget gate by Gers et al. 2000):
-//   c' = s(f) c + s(i) tanh(g),  h' = s(o) tanh(c')
-// GRU (Cho et al. 2014), the reset gate behind the product:
-//   n = tanh(x_n + r (U h + b)),  h' = (1 - z) n + z h
-#include "cpu/recurrent/product.h"
-#include "cpu/recurrent/rows.h"
-#include "cpu/vmath.h"
+#include "cpu/recurrent/forward.h"
+
+#include "cpu/gemm/few.h"
+#include "cpu/kernels.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
 
 namespace {
-
-// What the cell reads and writes at one step; row i of each array is the i-th active sequence.
-template <class T>
-struct Step {
-    i64 rows, hidden;
-    T* gates;  // (n, gates_row): the gates' values out if `keep`
-    i64 gates_row;
-    bool given;     // x's part of the gates, biases included, is what `gates` holds
-    const T* bias;  // otherwise: gates * hidden values, or null
-    bool keep;
-    i64 state_row;
-    T* c;           // (n, state_row) LSTM only
-    T* c_before;    // (n, hidden) or null
-    const T* h;     // (n, state_row) of the step before, GRU only
-    const T* b_hn;  // GRU only, or null
-    T* out;         // (n, state_row)
-};
-
-// What products give for the gates of some units: those of row i and gate g at
-// data[i * row + g * gate]. data is null where there is no product: before the first step of a zero
-// state.
-template <class T>
-struct Products {
-    const T* data;
-    i64 row, gate;
-    FUSEDNN_INLINE const T* at(i64 i) const { return data ? data + i * row : nullptr; }
-};
-
-// A gate's value before any product of this step; `gates` begins at unit `first`.
-template <class T, class Lanes>
-FUSEDNN_INLINE Vec<T> start(const Step<T>& s, const Lanes& lanes, const T* gates, i64 at,
-                            i64 first) {
-    if (s.given) return lanes.load(gates + at);
-    return s.bias ? lanes.load(s.bias + first + at) : Vec<T>{};
-}
-
-template <class T>
-void lstm_units(const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
-    const i64 hidden = s.hidden;
-    for (i64 row = 0; row < s.rows; ++row) {
-        T* gates = s.gates + row * s.gates_row + first;
-        const T* products = u.at(row);
-        const i64 at = row * s.state_row + first;
-        const auto gate = [&](i64 unit, const auto& lanes, int g) {
-            const Vec<T> x = start(s, lanes, gates, g * hidden + unit, first);
-            return products ? x + lanes.load(products + g * u.gate + unit) : x;
-        };
-        // Two loops, c and then h: in one, the chain of operations of a unit is so long that too
-        // few units overlap. Quotients whose NaN would spread anyway share a division: c needs i, f
-        // and g, and h needs o and c.
-        for_units<T>(count, [&](i64 unit, auto lanes) {
-            const Quotient<T> i = sigmoid_quotient<T>(gate(unit, lanes, 0));
-            const Quotient<T> f = sigmoid_quotient<T>(gate(unit, lanes, 1));
-            const Quotient<T> g = tanh_quotient<T>(gate(unit, lanes, 2));
-            const Vec<T> i_f = i.below * f.below, inverse = T(1) / (i_f * g.below);
-            const Vec<T> scaled = inverse * g.below;
-            const Vec<T> value[3] = {i.above * (f.below * scaled), f.above * (i.below * scaled),
-                                     g.above * (i_f * inverse)};
-            const Vec<T> before = lanes.load(s.c + at + unit);
-            if (s.keep) {
-#pragma GCC unroll 3
-                for (int k = 0; k < 3; ++k) lanes.store(gates + k * hidden + unit, value[k]);
-                lanes.store(s.c_before + row * hidden + first + unit, before);
-            }
-            lanes.store(s.c + at + unit, multiply_add(value[1], before, value[0] * value[2]));
-        });
-        for_units<T>(count, [&](i64 unit, auto lanes) {
-            const Quotient<T> o = sigmoid_quotient<T>(gate(unit, lanes, 3));
-            const Quotient<T> c = tanh_quotient<T>(lanes.load(s.c + at + unit));
-            const Vec<T> inverse = T(1) / (o.below * c.below);
-            const Vec<T> value = o.above * (c.below * inverse);
-            if (s.keep) lanes.store(gates + 3 * hidden + unit, value);
-            lanes.store(s.out + at + unit, value * (c.above * (o.below * inverse)));
-        });
-    }
-}
-
-template <class T>
-void gru_units(const Step<T>& s, const Products<T>& given, i64 first, i64 count) {
-    const i64 hidden = s.hidden;
-    for (i64 row = 0; row < s.rows; ++row) {
-        T* gates = s.gates + row * s.gates_row + first;
-        const T* products = given.at(row);
-        const i64 at = row * s.state_row + first;
-        for_units<T>(count, [&](i64 unit, auto lanes) {
-            Vec<T> x[3], u[3] = {};
-#pragma GCC unroll 3
-            for (int g = 0; g < 3; ++g) {
-                x[g] = lanes.load(gates + g * hidden + unit);
-                if (products) u[g] = lanes.load(products + g * given.gate + unit);
-            }
-            if (s.b_hn) u[2] += lanes.load(s.b_hn + first + unit);
-            const Vec<T> r = vsigmoid<T>(x[0] + u[0]), z = vsigmoid<T>(x[1] + u[1]);
-            const Vec<T> n = vtanh<T>(multiply_add(r, u[2], x[2]));
-            const Vec<T> before = lanes.load(s.h + at + unit);
-            if (s.keep) {
-                const Vec<T> kept[4] = {r, z, n, u[2]};
-#pragma GCC unroll 4
-                for (int g = 0; g < 4; ++g) lanes.store(gates + g * hidden + unit, kept[g]);
-            }
-            lanes.store(s.out + at + unit, multiply_add(z, before - n, n));
-        });
-    }
-}
-
-template <class T>
-FUSEDNN_INLINE Vec<T> activate(Cell cell, Vec<T> x) {
-    if (cell == Cell::rnn_tanh) return vtanh<T>(x);
-    // Written so that NaN stays NaN.
-    return cell == Cell::rnn_relu ? select<T>(x < Vec<T>{}, Vec<T>{}, x) : x;
-}
-
-template <class T>
-void rnn_units(Cell cell, const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
-    for (i64 row = 0; row < s.rows; ++row) {
-        T* gates = s.gates + row * s.gates_row + first;
-        const T* products = u.at(row);
-        for_units<T>(count, [&](i64 unit, auto lanes) {
-            Vec<T> h = start(s, lanes, gates, unit, first);
-            if (products) h += lanes.load(products + unit);
-            h = activate<T>(cell, h);
-            if (s.keep) lanes.store(gates + unit, h);
-            lanes.store(s.out + row * s.state_row + first + unit, h);
-        });
-    }
-}
-
-// The cell for units [first, first + count) of all rows.
-template <class T>
-void cell_units(Cell cell, const Step<T>& s, const Products<T>& u, i64 first, i64 count) {
-    if (cell == Cell::lstm) return lstm_units(s, u, first, count);
-    if (cell == Cell::gru) return gru_units(s, u, first, count);
-    rnn_units(cell, s, u, first, count);
-}
 
 // x's part of some units' gates lies scattered, two cache lines in a row; it comes while the
 // product runs.
@@ -204,25 +66,6 @@ void join_biases(const RecurrentParams<T>& p, T* bias) {
     for (i64 j = 0; j < width; ++j) bias[j] = j < both ? p.b_ih[j] + p.b_hh[j] : p.b_ih[j];
 }
 
-// Pass 1: gates = x W_ih^T + bias; the rows of x stand at `x`.
-template <class T>
-void input_gates(const RecurrentParams<T>& p, const T* x, const T* bias, T* gates) {
-    GemmParams<T> g{};
-    g.m = p.rows;
-    g.n = gates_of(p.cell) * p.hidden;
-    g.k = p.inputs;
-    g.a = x;
-    g.a_row = p.inputs;
-    g.a_col = 1;
-    g.b = p.w_ih;
-    g.b_row = 1;
-    g.b_col = p.inputs;
-    g.c = gates;
-    g.ldc = p.gates_row;
-    g.col_bias = bias;
-    gemm(g);
-}
-
 // The active rows' h into `out`; the other sequences have ended and give 0.
 template <class T>
 void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const Rows<T>& rows,
@@ -255,88 +98,163 @@ Step<T> every_step(const RecurrentParams<T>& p, const Rows<T>& rows, const T* bi
 }  // namespace
 
 template <class T>
-void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& to) {
-    using Factor = typename StepProduct<T>::Factor;
-    const Rows<T> rows(p);
-    const bool is_lstm = p.cell == Cell::lstm, fused = fuses_input(p);
-    const i64 groups = gates_of(p.cell), width = groups * p.hidden;
-    const i64 gates_row = p.gates_row, state_row = rows.state_row();
-    Workspace<T> own_gates(to.reserve || fused ? 0 : p.rows * gates_row), bias(p.b_ih ? width : 0);
-    T* gates = to.reserve ? to.reserve : own_gates.get();
-    T* c_before = to.reserve && is_lstm ? to.reserve + p.rows * gates_row : nullptr;
-    T* h_before =
-        to.reserve ? to.reserve + p.rows * (gates_row + (is_lstm ? p.hidden : 0)) : nullptr;
-    if (p.b_ih) join_biases(p, bias.get());
-    const T* given_bias = p.b_ih ? bias.get() : nullptr;
-
-    // Step by step the rows of x may lie anywhere, as long as they are all there.
-    const bool in_place = fused ? !p.active : rows.in_place();
-    Workspace<T> gathered(in_place ? 0 : p.rows * p.inputs);
-    if (!in_place) rows.gather(gathered.get());
-    const T* x = in_place ? p.x : gathered.get();
-
-    Workspace<T> h(p.batch * state_row), c(is_lstm ? p.batch * state_row : 0);
-    // h' before its projection, or of all units before it takes h's place.
-    Workspace<T> next(p.batch * state_row);
-    rows.load_state(p.h0, p.outputs, h.get());
-    if (is_lstm) rows.load_state(p.c0, p.hidden, c.get());
-    const StepProduct<T> by_ih(fused ? p.steps : 0, p.batch, groups, p.hidden, p.inputs, p.w_ih, 1,
-                               p.inputs);
-    const StepProduct<T> by_hh(p.steps, p.batch, groups, p.hidden, p.outputs, p.w_hh, 1, p.outputs);
-    const StepProduct<T> by_hr(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden,
-                               p.w_hr, 1, p.hidden);
-    const bool runs_ahead = InputAhead<T>::suits(p);
-    if (!fused && !runs_ahead) input_gates(p, x, given_bias, gates);
-    InputAhead<T> ahead(p, by_hh.panels(), x, given_bias, gates);
-    const bool overlap = by_hh.single(p.hidden * kUnitCost);
-    Step<T> s = every_step(p, rows, given_bias, to.reserve != nullptr);
-    s.c = c.get();
-    s.h = h.get();
-    s.out = next.get();
-    for (i64 n = 0; n < p.steps; ++n) {
-        if (runs_ahead) ahead.begin_step(n, overlap);
-        const i64 t = rows.time(n), active = rows.active(t), first = rows.start(t);
-        if (h_before) {
-            rows.keep_state(active, h.get(), p.outputs, h_before + first * p.outputs);
-        }
-        s.rows = active;
-        s.gates = gates + first * gates_row;
-        s.c_before = c_before ? c_before + first * p.hidden : nullptr;
-        Factor factors[2];
-        int count = 0;
-        if (fused && in_place) factors[count++] = {&by_ih, x + t * p.x_step, p.x_row};
-        if (fused && !in_place) factors[count++] = {&by_ih, x + first * p.inputs, p.inputs};
-        // A state of zeros adds nothing to the first step.
-        if (n > 0 || p.h0) factors[count++] = {&by_hh, h.get(), state_row};
-        step(p.cell, s, factors, count, n % 2 == 1, runs_ahead ? &ahead : nullptr);
-        if (p.w_hr) {
-            by_hr.multiply(active, next.get(), state_row, h.get(), state_row, false);
-        } else {
-            __builtin_memcpy(h.get(), next.get(), std::size_t(active * state_row) * sizeof(T));
-        }
-        if (to.out) write_out(p, to, rows, t, h.get());
-    }
-    rows.store_state(h.get(), p.outputs, to.h_n);
-    if (is_lstm) rows.store_state(c.get(), p.hidden, to.c_n);
+RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p)
+    : p_(p),
+      rows_(p),
+      fused_(fuses_input(p)),
+      ahead_suits_(InputAhead<T>::suits(p)),
+      // Step by step the rows of x may lie anywhere, as long as they are all there.
+      in_place_(fused_ ? !p.active : rows_.in_place()),
+      bias_(p.b_ih ? gates_of(p.cell) * p.hidden : 0),
+      h_(p.batch * rows_.state_row()),
+      c_(p.cell == Cell::lstm ? p.batch * rows_.state_row() : 0),
+      next_(p.batch * rows_.state_row()),
+      mask_(p.mask ? p.batch * rows_.state_row() : 0),
+      dropped_(p.mask ? p.batch * rows_.state_row() : 0),
+      by_ih_(fused_ ? p.steps : 0, p.batch, gates_of(p.cell), p.hidden, p.inputs, p.w_ih, 1,
+             p.inputs),
+      by_hh_(p.steps, p.batch, gates_of(p.cell), p.hidden, p.outputs, p.w_hh, 1, p.outputs),
+      by_hr_(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden, p.w_hr, 1,
+             p.hidden),
+      ahead_(p, by_hh_.panels()) {
+    if (p.b_ih) join_biases(p, bias_.get());
+    rows_.load_state(p.h0, p.outputs, h_.get());
+    if (p.cell == Cell::lstm) rows_.load_state(p.c0, p.hidden, c_.get());
+    if (p.mask) rows_.load_state(p.mask, p.outputs, mask_.get());
+    drop();
 }
 
 template <class T>
-void apply_mask(i64 size, const T* x, const T* mask, T* y) {
-    constexpr i64 chunk = 16384;
-    const i64 tasks = ceil_div(size, chunk);
-    parallel(tasks, parallel_slots(tasks, size * 3 * i64(sizeof(T))), [&](i64 task, int) {
-        const i64 begin = task * chunk, count = min_of(chunk, size - begin);
-        for_units<T>(count, [&](i64 i, auto lanes) {
-            const Vec<T> m = lanes.load(mask + begin + i);
-            const Vec<T> scaled = m * lanes.load(x + begin + i);
-            lanes.store(y + begin + i, select<T>(m != Vec<T>{}, scaled, Vec<T>{}));
-        });
-    });
+void RecurrentSteps<T>::drop() {
+    const i64 row = rows_.state_row();
+    for (i64 i = 0; p_.mask && i < p_.batch; ++i) {
+        masked(p_.outputs, h_.get() + i * row, mask_.get() + i * row, dropped_.get() + i * row);
+    }
 }
 
-#define FUSEDNN_RECURRENT_FORWARD(T)                                                           \
-    template void recurrent_forward<T>(const RecurrentParams<T>&, const RecurrentResults<T>&); \
-    template void apply_mask<T>(i64, const T*, const T*, T*);
+template <class T>
+void RecurrentSteps<T>::save_state(T* h, T* c) const {
+    rows_.keep_state(p_.batch, h_.get(), p_.outputs, h);
+    if (c) rows_.keep_state(p_.batch, c_.get(), p_.hidden, c);
+}
+
+template <class T>
+void RecurrentSteps<T>::set_state(const T* h, const T* c) {
+    rows_.restore_state(h, p_.outputs, h_.get());
+    if (c) rows_.restore_state(c, p_.hidden, c_.get());
+    drop();
+}
+
+template <class T>
+void RecurrentSteps<T>::finish(const RecurrentResults<T>& to) const {
+    rows_.store_state(h_.get(), p_.outputs, to.h_n);
+    if (p_.cell == Cell::lstm) rows_.store_state(c_.get(), p_.hidden, to.c_n);
+}
+
+// Pass 1 for some steps, whose rows of x stand at `x`: gates = x W_ih^T + bias.
+template <class T>
+void RecurrentSteps<T>::input_gates(i64 begin, i64 end, const T* x, T* gates) const {
+    // Few rows take a path of their own in gemm(); where the sequence has more, a stretch of it
+    // must not end up with other bits than the whole.
+    constexpr i64 few = kDotRows + 1;
+    const i64 count = rows_.count(begin, end), width = gates_of(p_.cell) * p_.hidden;
+    const bool pads = count < few && p_.rows >= few;
+    Workspace<T> more_x(pads ? few * p_.inputs : 0), more_gates(pads ? few * width : 0);
+    if (pads) {
+        const i64 size = count * p_.inputs;
+        __builtin_memcpy(more_x.get(), x, std::size_t(size) * sizeof(T));
+        __builtin_memset(more_x.get() + size, 0, std::size_t(few * p_.inputs - size) * sizeof(T));
+    }
+    GemmParams<T> g{};
+    g.m = pads ? few : count;
+    g.n = width;
+    g.k = p_.inputs;
+    g.a = pads ? more_x.get() : x;
+    g.a_row = p_.inputs;
+    g.a_col = 1;
+    g.b = p_.w_ih;
+    g.b_row = 1;
+    g.b_col = p_.inputs;
+    g.c = pads ? more_gates.get() : gates;
+    g.ldc = pads ? width : p_.gates_row;
+    g.col_bias = p_.b_ih ? bias_.get() : nullptr;
+    gemm(g);
+    for (i64 i = 0; pads && i < count; ++i) {
+        __builtin_memcpy(gates + i * p_.gates_row, more_gates.get() + i * width,
+                         std::size_t(width) * sizeof(T));
+    }
+}
+
+template <class T>
+void RecurrentSteps<T>::run(i64 begin, i64 end, const Kept<T>& keep,
+                            const RecurrentResults<T>* to) {
+    using Factor = typename StepProduct<T>::Factor;
+    const auto& p = p_;
+    const i64 row0 = rows_.first_row(begin, end), count = rows_.count(begin, end);
+    const i64 gates_row = p.gates_row, state_row = rows_.state_row();
+    Workspace<T> own_gates(keep.gates || fused_ ? 0 : count * gates_row);
+    // Rows of gates, and of x unless in place, begin with row0.
+    T* gates = keep.gates ? keep.gates + (row0 - keep.row) * gates_row : own_gates.get();
+    Workspace<T> gathered(in_place_ ? 0 : count * p.inputs);
+    if (!in_place_) rows_.gather(begin, end, gathered.get());
+    const T* given_bias = p.b_ih ? bias_.get() : nullptr;
+    const T* x = in_place_ ? p.x + row0 * p.inputs : gathered.get();
+    if (!fused_ && !ahead_suits_) input_gates(begin, end, x, gates);
+    ahead_.start(begin, end, given_bias, gates);
+    const bool overlap = by_hh_.single(p.hidden * kUnitCost);
+    Step<T> s = every_step(p, rows_, given_bias, keep.gates != nullptr);
+    s.c = c_.get();
+    s.h = h_.get();
+    s.out = next_.get();
+    for (i64 n = begin; n < end; ++n) {
+        if (ahead_suits_) ahead_.begin_step(n, overlap);
+        const i64 t = rows_.time(n), active = rows_.active(t), first = rows_.start(t);
+        if (keep.gates) {
+            rows_.keep_state(active, h_.get(), p.outputs,
+                             keep.h_before + (first - keep.block_row) * p.outputs);
+        }
+        s.rows = active;
+        s.gates = gates + (first - row0) * gates_row;
+        s.c_before = keep.gates && s.c ? keep.c_before + (first - keep.row) * p.hidden : nullptr;
+        Factor factors[2];
+        int terms = 0;
+        if (fused_ && in_place_) factors[terms++] = {&by_ih_, p.x + t * p.x_step, p.x_row};
+        if (fused_ && !in_place_) {
+            factors[terms++] = {&by_ih_, x + (first - row0) * p.inputs, p.inputs};
+        }
+        // A state of zeros adds nothing to the first step.
+        if (n > 0 || p.h0) {
+            factors[terms++] = {&by_hh_, p.mask ? dropped_.get() : h_.get(), state_row};
+        }
+        step(p.cell, s, factors, terms, n % 2 == 1, ahead_suits_ ? &ahead_ : nullptr);
+        if (p.w_hr) {
+            by_hr_.multiply(active, next_.get(), state_row, h_.get(), state_row, false);
+        } else {
+            __builtin_memcpy(h_.get(), next_.get(), std::size_t(active * state_row) * sizeof(T));
+        }
+        drop();
+        if (to && to->out) write_out(p, *to, rows_, t, h_.get());
+    }
+}
+
+template <class T>
+void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& to) {
+    RecurrentSteps<T> steps(p);
+    if (p.segment_count == 0 || !to.reserve) {
+        steps.run(0, p.steps, parts_of(p, to.reserve), &to);
+    } else {
+        const Checkpoints<T> kept(p, to.reserve);
+        for (i64 i = 0; i < p.segment_count; ++i) {
+            steps.save_state(kept.h(i), kept.c(i));
+            steps.run(p.segments[i], p.segments[i + 1], {}, &to);
+        }
+    }
+    steps.finish(to);
+}
+
+#define FUSEDNN_RECURRENT_FORWARD(T)  \
+    template class RecurrentSteps<T>; \
+    template void recurrent_forward<T>(const RecurrentParams<T>&, const RecurrentResults<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_FORWARD)
 
 }  // namespace FUSEDNN_ISA

@@ -1,4 +1,5 @@
-// Pass 2 of the recurrent backward: what is made of the gates' gradients of all steps at once.
+// Pass 2 of the recurrent backward: what is made of the gates' gradients of a block of
+// steps at once.
 #include "cpu/recurrent/gradients.h"
 #include "cpu/gemm/engine.h"
 
@@ -16,9 +17,9 @@ struct Factor {
 };
 
 // The products of a^T, a (rows, m), with one or two matrices, as if they stood side by side: a is
-// packed once for both. Each matrix begins a panel of its own.
+// packed once for both. Each matrix begins a panel of its own. `add`: to what is there.
 template <class T>
-void weight_grads(i64 rows, i64 m, const T* a, i64 a_row, const Factor<T>& left,
+void weight_grads(i64 rows, i64 m, const T* a, i64 a_row, bool add, const Factor<T>& left,
                   const Factor<T>& right) {
     const i64 split = right.product ? round_up(left.width, kTileCols<T>) : left.width;
     const i64 n = split + (right.product ? right.width : 0);
@@ -40,11 +41,11 @@ void weight_grads(i64 rows, i64 m, const T* a, i64 a_row, const Factor<T>& left,
             out.c = f.product + row0 * f.width + col;
             out.ldc = f.width;
             out.cols = min_of(f.width - col, i64(kTileCols<T>));
-            out.accumulate = !first;
+            out.accumulate = add || !first;
             // What the tile is added to comes from far away, and while it is multiplied there is
             // time to fetch it.
             constexpr i64 line = 64 / i64(sizeof(T));
-            for (int r = 0; r < height && !first; ++r) {
+            for (int r = 0; r < height && out.accumulate; ++r) {
                 for (i64 j = 0; j < out.cols; j += line) {
                     __builtin_prefetch(out.c + r * out.ldc + j, 1);
                 }
@@ -57,14 +58,14 @@ void weight_grads(i64 rows, i64 m, const T* a, i64 a_row, const Factor<T>& left,
 
 // dx (rows, inputs) = d_gates W_ih, or += it.
 template <class T>
-void input_grad(const RecurrentParams<T>& p, i64 gates, const T* d_gates, i64 d_row, const T* w_ih,
+void input_grad(const RecurrentParams<T>& p, i64 rows, i64 gates, const T* d_gates, const T* w_ih,
                 T* dx, bool accumulate) {
     GemmParams<T> g{};
-    g.m = p.rows;
+    g.m = rows;
     g.n = p.inputs;
     g.k = gates * p.hidden;
     g.a = d_gates;
-    g.a_row = d_row;
+    g.a_row = p.gates_row;
     g.a_col = 1;
     g.b = w_ih;
     g.b_row = p.inputs;
@@ -75,20 +76,21 @@ void input_grad(const RecurrentParams<T>& p, i64 gates, const T* d_gates, i64 d_
     gemm(g);
 }
 
-// d_x from the rows' gradient; 0 for steps that do not exist.
+// d_x from the block's rows' gradient; 0 for steps that do not exist.
 template <class T>
 void scatter_input_grad(const RecurrentParams<T>& p, const RecurrentGrads<T>& g,
-                        const Rows<T>& rows, const T* dx) {
+                        const Rows<T>& rows, const BlockGrads<T>& block) {
     const std::size_t bytes = std::size_t(p.inputs) * sizeof(T);
+    const i64 first = rows.first_time(block.begin, block.end);
     if (!g.d_x_add && p.rows < p.steps * p.batch) {
-        for (i64 t = 0; t < p.steps; ++t) {
+        for (i64 t = first; t < first + block.end - block.begin; ++t) {
             for (i64 i = rows.active(t); i < p.batch; ++i) {
                 __builtin_memset(g.d_x + t * p.x_step + rows.sequence(i) * p.x_row, 0, bytes);
             }
         }
     }
-    rows.for_inputs([&](i64 row, i64 at) {
-        const T* from = dx + row * p.inputs;
+    rows.for_inputs(block.begin, block.end, [&](i64 row, i64 at) {
+        const T* from = block.dx + row * p.inputs;
         T* to = g.d_x + at;
         if (!g.d_x_add) {
             __builtin_memcpy(to, from, bytes);
@@ -102,84 +104,92 @@ void scatter_input_grad(const RecurrentParams<T>& p, const RecurrentGrads<T>& g,
 
 // d_w_ih and d_w_hh. Of a GRU they do not read the same gates: n's rows differ.
 template <class T>
-void weight_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const T* x,
-                 const T* d_gates, const T* h_before) {
-    const i64 rows = p.rows, d_row = p.gates_row;
-    const Factor<T> nothing{}, by_x{x, p.inputs, g.d_w_ih}, by_h{h_before, p.outputs, g.d_w_hh};
+void weight_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows, const T* x,
+                 const BlockGrads<T>& block) {
+    const i64 d_row = p.gates_row;
+    const T* d_gates = block.d_gates;
+    const bool add = block.add;
+    const Factor<T> nothing{}, by_x{x, p.inputs, g.d_w_ih},
+        by_h{block.h_before, p.outputs, g.d_w_hh};
     if (p.cell == Cell::gru) {
         const i64 hidden = p.hidden;
         const Factor<T> n_by_x{x, p.inputs, g.d_w_ih + 2 * hidden * p.inputs};
-        if (g.d_w_ih) weight_grads(rows, 2 * hidden, d_gates + hidden, d_row, by_x, nothing);
-        if (g.d_w_ih) weight_grads(rows, hidden, d_gates, d_row, n_by_x, nothing);
-        if (g.d_w_hh) weight_grads(rows, 3 * hidden, d_gates + hidden, d_row, by_h, nothing);
+        if (g.d_w_ih) weight_grads(rows, 2 * hidden, d_gates + hidden, d_row, add, by_x, nothing);
+        if (g.d_w_ih) weight_grads(rows, hidden, d_gates, d_row, add, n_by_x, nothing);
+        if (g.d_w_hh) weight_grads(rows, 3 * hidden, d_gates + hidden, d_row, add, by_h, nothing);
         return;
     }
     const i64 width = gates_of(p.cell) * p.hidden;
-    if (g.d_w_ih && g.d_w_hh) return weight_grads(rows, width, d_gates, d_row, by_x, by_h);
-    if (g.d_w_ih) weight_grads(rows, width, d_gates, d_row, by_x, nothing);
-    if (g.d_w_hh) weight_grads(rows, width, d_gates, d_row, by_h, nothing);
+    if (g.d_w_ih && g.d_w_hh) return weight_grads(rows, width, d_gates, d_row, add, by_x, by_h);
+    if (g.d_w_ih) weight_grads(rows, width, d_gates, d_row, add, by_x, nothing);
+    if (g.d_w_hh) weight_grads(rows, width, d_gates, d_row, add, by_h, nothing);
 }
 
 template <class T>
-void bias_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const T* d_gates,
-               i64 d_row) {
+void put_sums(i64 count, const T* sums, bool add, T* to) {
+    if (!to) return;
+    for (i64 j = 0; j < count; ++j) to[j] = add ? to[j] + sums[j] : sums[j];
+}
+
+template <class T>
+void bias_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows,
+               const BlockGrads<T>& block) {
     if (!g.d_b_ih && !g.d_b_hh) return;
-    const std::size_t hidden = std::size_t(p.hidden) * sizeof(T);
-    Workspace<T> sums(d_row);
+    const i64 hidden = p.hidden;
+    Workspace<T> sums(p.gates_row);
     const T* s = sums.get();
     // Of the padding as well, which nobody looks at.
-    bias_grad(p.rows, d_row, 1, d_gates, sums.get());
+    bias_grad(rows, p.gates_row, 1, block.d_gates, sums.get());
     if (p.cell != Cell::gru) {
-        const std::size_t all = std::size_t(gates_of(p.cell)) * hidden;
-        if (g.d_b_ih) __builtin_memcpy(g.d_b_ih, s, all);
-        if (g.d_b_hh) __builtin_memcpy(g.d_b_hh, s, all);
+        put_sums(gates_of(p.cell) * hidden, s, block.add, g.d_b_ih);
+        put_sums(gates_of(p.cell) * hidden, s, block.add, g.d_b_hh);
         return;
     }
-    if (g.d_b_ih) {
-        __builtin_memcpy(g.d_b_ih, s + p.hidden, 2 * hidden);
-        __builtin_memcpy(g.d_b_ih + 2 * p.hidden, s, hidden);
-    }
-    if (g.d_b_hh) __builtin_memcpy(g.d_b_hh, s + p.hidden, 3 * hidden);
+    put_sums(2 * hidden, s + hidden, block.add, g.d_b_ih);
+    put_sums(hidden, s, block.add, g.d_b_ih ? g.d_b_ih + 2 * hidden : nullptr);
+    put_sums(3 * hidden, s + hidden, block.add, g.d_b_hh);
 }
 
 }  // namespace
 
 template <class T>
 void recurrent_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g,
-                         const Rows<T>& rows, const T* d_gates, const T* h_before, T* dx,
-                         bool dx_done) {
+                         const Rows<T>& rows, const BlockGrads<T>& block) {
     const bool in_place = rows.in_place(), is_gru = p.cell == Cell::gru;
-    const i64 d_row = p.gates_row;
+    const i64 count = rows.count(block.begin, block.end);
     if (g.d_w_ih || g.d_w_hh) {
         const bool gather = g.d_w_ih && !in_place;
-        Workspace<T> gathered(gather ? p.rows * p.inputs : 0);
-        if (gather) rows.gather(gathered.get());
-        weight_pass(p, g, gather ? gathered.get() : p.x, d_gates, h_before);
+        Workspace<T> gathered(gather ? count * p.inputs : 0);
+        if (gather) rows.gather(block.begin, block.end, gathered.get());
+        const T* x = p.x + rows.first_row(block.begin, block.end) * p.inputs;
+        weight_pass(p, g, count, gather ? gathered.get() : x, block);
     }
-    bias_pass(p, g, d_gates, d_row);
-    if (!g.d_x) return;
-    if (!dx_done) {
+    bias_pass(p, g, count, block);
+    if (!block.dx) return;
+    if (!block.dx_done) {
         // r, z of a GRU; its n stands in front.
         const i64 first = is_gru ? 2 : gates_of(p.cell);
-        input_grad(p, first, d_gates + (is_gru ? p.hidden : 0), d_row, p.w_ih, dx,
+        input_grad(p, count, first, block.d_gates + (is_gru ? p.hidden : 0), p.w_ih, block.dx,
                    in_place && g.d_x_add);
         if (is_gru) {
-            input_grad(p, 1, d_gates, d_row, p.w_ih + first * p.hidden * p.inputs, dx, true);
+            input_grad(p, count, 1, block.d_gates, p.w_ih + first * p.hidden * p.inputs, block.dx,
+                       true);
         }
     }
-    if (!in_place) scatter_input_grad(p, g, rows, dx);
+    if (!in_place) scatter_input_grad(p, g, rows, block);
 }
 
 template <class T>
 void projection_gradient(i64 rows, i64 outputs, i64 hidden, const T* d_h, const T* unprojected,
-                         T* d_w_hr) {
-    weight_grads(rows, outputs, d_h, outputs, Factor<T>{unprojected, hidden, d_w_hr}, Factor<T>{});
+                         T* d_w_hr, bool add) {
+    weight_grads(rows, outputs, d_h, outputs, add, Factor<T>{unprojected, hidden, d_w_hr},
+                 Factor<T>{});
 }
 
 #define FUSEDNN_RECURRENT_GRADIENTS(T)                                                        \
     template void recurrent_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, \
-                                         const Rows<T>&, const T*, const T*, T*, bool);       \
-    template void projection_gradient<T>(i64, i64, i64, const T*, const T*, T*);
+                                         const Rows<T>&, const BlockGrads<T>&);               \
+    template void projection_gradient<T>(i64, i64, i64, const T*, const T*, T*, bool);
 FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_GRADIENTS)
 
 }  // namespace FUSEDNN_ISA

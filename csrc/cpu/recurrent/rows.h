@@ -12,37 +12,51 @@ template <class T>
 class Rows {
   public:
     FUSEDNN_INLINE explicit Rows(const RecurrentParams<T>& p)
-        : p_(p), starts_(p.active ? p.steps : 0) {
+        : p_(p), starts_(p.active ? p.steps + 1 : 0) {
         i64 row = 0;
         for (i64 t = 0; p.active && t < p.steps; row += p.active[t++]) starts_.get()[t] = row;
+        if (p.active) starts_.get()[p.steps] = row;
     }
-    // How many sequences are longer than t, and the first of their rows.
+    // How many sequences are longer than t, and the first of their rows (of t = steps: the end).
     FUSEDNN_INLINE i64 active(i64 t) const { return p_.active ? p_.active[t] : p_.batch; }
     FUSEDNN_INLINE i64 start(i64 t) const { return p_.active ? starts_.get()[t] : t * p_.batch; }
     // Which sequence the i-th of the state is.
     FUSEDNN_INLINE i64 sequence(i64 i) const { return p_.order ? p_.order[i] : i; }
     // The t of the n-th step in the order of the recurrence.
     FUSEDNN_INLINE i64 time(i64 n) const { return p_.reverse ? p_.steps - 1 - n : n; }
+    // The steps [begin, end) in the order of the recurrence: the first in time, the first of their
+    // rows, and how many those are.
+    FUSEDNN_INLINE i64 first_time(i64 begin, i64 end) const {
+        return p_.reverse ? p_.steps - end : begin;
+    }
+    FUSEDNN_INLINE i64 first_row(i64 begin, i64 end) const { return start(first_time(begin, end)); }
+    FUSEDNN_INLINE i64 count(i64 begin, i64 end) const {
+        const i64 t = first_time(begin, end);
+        return start(t + end - begin) - start(t);
+    }
 
     // Whether x holds the rows as they are.
     FUSEDNN_INLINE bool in_place() const {
         return !p_.active && (p_.x_row == p_.inputs || p_.batch == 1) &&
                (p_.x_step == p_.batch * p_.inputs || p_.steps == 1);
     }
-    // from(row, x + t * x_step + sequence * x_row) for every row.
+    // body(row, t * x_step + sequence * x_row) for every row of some steps, counted from their
+    // first.
     template <class Body>
-    FUSEDNN_INLINE void for_inputs(const Body& body) const {
-        parallel(p_.steps, parallel_slots(p_.steps, p_.rows * p_.inputs * i64(sizeof(T))),
-                 [&](i64 t, int) {
+    FUSEDNN_INLINE void for_inputs(i64 begin, i64 end, const Body& body) const {
+        const i64 first = first_time(begin, end), row0 = start(first), steps = end - begin;
+        parallel(steps, parallel_slots(steps, count(begin, end) * p_.inputs * i64(sizeof(T))),
+                 [&](i64 task, int) {
+                     const i64 t = first + task;
                      for (i64 i = 0; i < active(t); ++i) {
-                         body(start(t) + i, t * p_.x_step + sequence(i) * p_.x_row);
+                         body(start(t) - row0 + i, t * p_.x_step + sequence(i) * p_.x_row);
                      }
                  });
     }
-    // dst (rows, inputs) = the rows of x.
-    FUSEDNN_INLINE void gather(T* dst) const {
+    // dst (rows, inputs) = the rows of x of some steps.
+    FUSEDNN_INLINE void gather(i64 begin, i64 end, T* dst) const {
         const auto& p = p_;
-        for_inputs([&](i64 row, i64 at) {
+        for_inputs(begin, end, [&](i64 row, i64 at) {
             __builtin_memcpy(dst + row * p.inputs, p.x + at, std::size_t(p.inputs) * sizeof(T));
         });
     }
@@ -76,6 +90,14 @@ class Rows {
         }
     }
 
+    // All sequences' states from rows without gaps.
+    FUSEDNN_INLINE void restore_state(const T* from, i64 width, T* state) const {
+        for (i64 i = 0; i < p_.batch; ++i) {
+            __builtin_memcpy(state + i * state_row(), from + i * width,
+                             std::size_t(width) * sizeof(T));
+        }
+    }
+
   private:
     const RecurrentParams<T>& p_;
     Workspace<i64> starts_;
@@ -104,6 +126,15 @@ FUSEDNN_INLINE void for_units(i64 count, const Body& body) {
     i64 unit = 0;
     for (; unit + kLanes<T> <= count; unit += kLanes<T>) body(unit, AllLanes<T>{});
     if (unit < count) body(unit, SomeLanes<T>{count - unit});
+}
+
+// y = mask ? x * mask : 0, for dropout: what is masked out is not looked at, NaN neither.
+template <class T>
+FUSEDNN_INLINE void masked(i64 count, const T* x, const T* mask, T* y) {
+    for_units<T>(count, [&](i64 i, auto lanes) {
+        const Vec<T> m = lanes.load(mask + i), scaled = m * lanes.load(x + i);
+        lanes.store(y + i, select<T>(m != Vec<T>{}, scaled, Vec<T>{}));
+    });
 }
 
 // What a hidden unit costs a step: five exponentials and some divisions.

@@ -125,6 +125,9 @@ def rnn(
     bidirectional: bool = False,
     batch_first: bool = False,
     lengths: Any = None,
+    recurrent_dropout: float = 0.0,
+    variational: bool = False,
+    checkpoint_every: int | None = None,
 ) -> Any:
     """`rnn_cell` over whole sequences and a stack of layers -> (output, h_n).
 
@@ -134,9 +137,18 @@ def rnn(
     output is the last layer's (T, N, D * H), h_n laid out as h_0.
 
     lengths (N,), integers in any order, 0 to T: what lies behind a sequence's end is never read,
-    its output is 0, and h_n is the state at its own end (h_0 for a length of 0). dropout is applied
-    to the output of every layer but the last, if training. ValueError for shapes that do not fit,
-    TypeError for other dtypes.
+    its output is 0, and h_n is the state at its own end (h_0 for a length of 0).
+
+    Only if training, dropout is applied to the output of every layer but the last, with a mask of
+    its own at each step or, if variational, with one for all of them; recurrent_dropout to h on its
+    way into w_hh, with one mask for all steps of a sequence, the first and h_0 among them (Gal and
+    Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
+    NIPS 2016). Masks come from `manual_seed`'s generator, one for each layer and direction.
+
+    checkpoint_every=k keeps for backward the states at about every k-th step, and computes what
+    lies between again: the same gradients to the bit, with less memory and another forward.
+
+    ValueError for shapes that do not fit and numbers out of range, TypeError for other dtypes.
 
     >>> import numpy as np, fusednn.functional as F
     >>> out, h = F.rnn(np.ones((4, 1, 1)), None, [np.eye(1), np.eye(1)], nonlinearity="identity")
@@ -144,8 +156,11 @@ def rnn(
     array([1., 2., 3., 4.])
     """
     options = ("rnn", nonlinearity, num_layers, bidirectional, batch_first)
-    masks = _masks("rnn", dropout, training, input, weights, options)
-    return _run(options, input, state, None, weights, lengths, masks)[:2]
+    extra = None
+    if dropout or recurrent_dropout or checkpoint_every is not None:
+        rates = (dropout, recurrent_dropout)
+        extra = _extra(options, rates, training, variational, checkpoint_every, input, weights)
+    return _run(options, input, state, None, weights, lengths, extra)[:2]
 
 
 def lstm(
@@ -159,6 +174,9 @@ def lstm(
     bidirectional: bool = False,
     batch_first: bool = False,
     lengths: Any = None,
+    recurrent_dropout: float = 0.0,
+    variational: bool = False,
+    checkpoint_every: int | None = None,
 ) -> Any:
     """`lstm_cell` over whole sequences and a stack of layers -> (output, (h_n, c_n)).
 
@@ -174,8 +192,11 @@ def lstm(
     """
     options = ("lstm", "tanh", num_layers, bidirectional, batch_first)
     h, c = _pair("lstm", state)
-    masks = _masks("lstm", dropout, training, input, weights, options)
-    out, h_n, c_n = _run(options, input, h, c, weights, lengths, masks)
+    extra = None
+    if dropout or recurrent_dropout or checkpoint_every is not None:
+        rates = (dropout, recurrent_dropout)
+        extra = _extra(options, rates, training, variational, checkpoint_every, input, weights)
+    out, h_n, c_n = _run(options, input, h, c, weights, lengths, extra)
     return out, (h_n, c_n)
 
 
@@ -190,6 +211,9 @@ def gru(
     bidirectional: bool = False,
     batch_first: bool = False,
     lengths: Any = None,
+    recurrent_dropout: float = 0.0,
+    variational: bool = False,
+    checkpoint_every: int | None = None,
 ) -> Any:
     """`gru_cell` over whole sequences and a stack of layers -> (output, h_n); as `rnn`.
 
@@ -199,25 +223,48 @@ def gru(
     ((4, 5, 2), (1, 5, 2))
     """
     options = ("gru", "tanh", num_layers, bidirectional, batch_first)
-    masks = _masks("gru", dropout, training, input, weights, options)
-    return _run(options, input, state, None, weights, lengths, masks)[:2]
+    extra = None
+    if dropout or recurrent_dropout or checkpoint_every is not None:
+        rates = (dropout, recurrent_dropout)
+        extra = _extra(options, rates, training, variational, checkpoint_every, input, weights)
+    return _run(options, input, state, None, weights, lengths, extra)[:2]
 
 
-def _masks(
-    op: str, p: float, training: bool, input: Any, weights: Sequence[Any], options: Any
+def _extra(
+    options: tuple[Any, ...],
+    rates: tuple[float, float],
+    training: bool,
+    variational: bool,
+    checkpoint_every: int | None,
+    input: Any,
+    weights: Sequence[Any],
 ) -> tuple[Any, ...] | None:
-    """What multiplies the outputs of all layers but the last: 0 or 1 / (1 - p)."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"{op}: dropout={p}, expected a probability in [0, 1]")
-    layers = options[2]
-    if not training or p == 0 or layers < 2 or len(weights) < 2:
+    """What few calls need: the masks of dropout, 0 or 1 / (1 - p), and the checkpoints."""
+    op, _, layers, bidirectional, batch_first = options
+    for name, p in zip(("dropout", "recurrent_dropout"), rates, strict=True):
+        if not 0 <= p <= 1:
+            raise ValueError(f"{op}: {name}={p}, expected a probability in [0, 1]")
+    x = raw(input)
+    lead = list(np.shape(x)[:-1])
+    between = recurrent = None
+    # What has another shape is refused before anybody looks at a mask.
+    if len(lead) in (1, 2) and len(weights) > 1 and training and any(rates):
+        width, directions = np.shape(raw(weights[1]))[-1], 2 if bidirectional else 1
+        batch = lead[1:] if len(lead) == 1 or not batch_first else lead[:1]
+        if rates[0] and layers > 1:
+            shape = (*(batch if variational else lead), directions * width)
+            between = tuple([_mask(shape, rates[0], x) for _ in range(layers - 1)])
+        if rates[1]:
+            recurrent = _mask((layers * directions, *batch, width), rates[1], x)
+    if between is recurrent is checkpoint_every is None:
         return None
-    x, w_hh = raw(input), raw(weights[1])
-    shape = (*np.shape(x)[:-1], np.shape(w_hh)[-1] * (2 if options[3] else 1))
-    generator, scale = random.next_generator(), 1 / (1 - p) if p < 1 else 0.0
-    return tuple(
-        (generator.random(shape, np.float32) >= p) * x.dtype.type(scale) for _ in range(layers - 1)
-    )
+    return between, recurrent, checkpoint_every
+
+
+def _mask(shape: tuple[int, ...], p: float, like: Any) -> Any:
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    kept = random.next_generator().random(shape, np.float32) >= p
+    return kept * like.dtype.type(scale)
 
 
 # ---- all of them ---------------------------------------------------------------------------------
@@ -230,7 +277,7 @@ def _run(
     c: Any,
     weights: Sequence[Any],
     lengths: Any,
-    masks: tuple[Any, ...] | None,
+    extra: tuple[Any, ...] | None,
 ) -> tuple[Any, ...]:
     """(out, h_n) or (out, h_n, c_n); out is None for a single step."""
     inputs = (input, h, c, *weights)
@@ -240,19 +287,19 @@ def _run(
             break
     else:
         out, h_n, c_n, _ = _core.recurrent_forward(
-            options, input, h, c, weights, lengths, masks, False
+            options, input, h, c, weights, lengths, extra, False
         )
         return (out, h_n) if c_n is None else (out, h_n, c_n)
     tracked = grad_enabled() and any(map(needs, inputs))
     out, h_n, c_n, saved = _core.recurrent_forward(
-        options, raw(input), raw(h), raw(c), [raw(w) for w in weights], lengths, masks, tracked
+        options, raw(input), raw(h), raw(c), [raw(w) for w in weights], lengths, extra, tracked
     )
     results: tuple[Any, ...] = (h_n,) if c_n is None else (h_n, c_n)
     if out is not None:
         results = (out, *results)
     if tracked:
         # A user's lengths may change until backward; the other arrays are the tape's to keep.
-        context = (options, None if lengths is None else np.array(lengths), masks, saved)
+        context = (options, None if lengths is None else np.array(lengths), extra, saved)
         results = record_outputs(results, _recurrent_backward, inputs, inputs, context)
     else:
         results = tuple([wrap(array) for array in results])
@@ -261,12 +308,12 @@ def _run(
 
 def _recurrent_backward(node: Node, grad: Any) -> Gradients:
     input, h, c, *rest = node.saved
-    *weights, options, lengths, masks, saved = rest
+    *weights, options, lengths, extra, saved = rest
     is_step, is_lstm = options[0].endswith("_cell"), options[0].startswith("lstm")
     grads = (*([None] if is_step else []), *grad, *([] if is_lstm else [None]))
     wanted = tuple([edge is not None for edge in node.edges])
     return _core.recurrent_backward(
-        options, input, h, c, weights, lengths, masks, saved, grads, wanted
+        options, input, h, c, weights, lengths, extra, saved, grads, wanted
     )
 
 

@@ -11,6 +11,7 @@ from . import init
 from .dense import check_sizes, new_parameter
 from .module import Module
 from .parameter import Parameter
+from .utils.rnn import PackedSequence, through
 
 
 def _reset(module: Module, hidden_size: int, gates: int, forget_bias: float | None) -> None:
@@ -39,14 +40,20 @@ class _Stack(Module):
         bidirectional: bool,
         proj_size: int,
         dtype: Any,
+        recurrent_dropout: float,
+        variational: bool,
+        checkpoint_every: int | None,
         forget_bias: float | None = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
         check_sizes(name, 0, input_size=input_size, proj_size=proj_size)
         check_sizes(name, 1, hidden_size=hidden_size, num_layers=num_layers)
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"{name}: dropout={dropout}, expected a probability in [0, 1]")
+        if checkpoint_every is not None:
+            check_sizes(name, 1, checkpoint_every=checkpoint_every)
+        for option, p in (("dropout", dropout), ("recurrent_dropout", recurrent_dropout)):
+            if not 0 <= p <= 1:
+                raise ValueError(f"{name}: {option}={p}, expected a probability in [0, 1]")
         if dropout and num_layers == 1:
             warnings.warn(
                 f"{name}: dropout={dropout} has no effect with num_layers=1: it is applied between "
@@ -65,6 +72,9 @@ class _Stack(Module):
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         self.proj_size = proj_size
+        self.recurrent_dropout = float(recurrent_dropout)
+        self.variational = variational
+        self.checkpoint_every = checkpoint_every
         self.forget_bias = forget_bias
         directions = 2 if bidirectional else 1
         outputs, rows = proj_size or hidden_size, self.gates * hidden_size
@@ -98,6 +108,19 @@ class _Stack(Module):
         count = len(weights) // (self.num_layers * (2 if self.bidirectional else 1))
         return [weights[i : i + count] for i in range(0, len(weights), count)]
 
+    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
+        """(T, N, I) -> (T, N, D * H), and the states (num_layers * D, N, H) at the sequences' ends;
+        a `PackedSequence` -> a PackedSequence, and the states in the order it was packed in."""
+        if isinstance(input, PackedSequence):
+            return through(type(self).__name__, self._padded_steps, input, state, lengths)
+        return self._run(input, state, lengths, self.batch_first)
+
+    def _padded_steps(self, input: Any, state: Any, lengths: Any) -> Any:
+        return self._run(input, state, lengths, False)
+
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
+        raise NotImplementedError
+
     def flatten_parameters(self) -> None:
         """Does nothing: weights need no special layout here."""
 
@@ -106,7 +129,9 @@ class _Stack(Module):
             "dropout": self.dropout,
             "training": self.training,
             "bidirectional": self.bidirectional,
-            "batch_first": self.batch_first,
+            "recurrent_dropout": self.recurrent_dropout,
+            "variational": self.variational,
+            "checkpoint_every": self.checkpoint_every,
         }
 
     def extra_repr(self) -> str:
@@ -117,7 +142,10 @@ class _Stack(Module):
             text += f", num_layers={self.num_layers}"
         if not self.bias:
             text += ", bias=False"
-        for name in ("batch_first", "dropout", "bidirectional"):
+        for name in (
+            "batch_first", "dropout", "bidirectional", "recurrent_dropout", "variational",
+            "checkpoint_every",
+        ):  # fmt: skip
             if getattr(self, name):
                 text += f", {name}={getattr(self, name)}"
         return text
@@ -127,9 +155,14 @@ class RNN(_Stack):
     """A stack of plain recurrent layers: h' = act(W_ih x + b_ih + W_hh h + b_hh).
 
     Called with (x, state=None, *, lengths=None); see `functional.rnn` for shapes, lengths and
-    errors. Returns (output, h_n). nonlinearity "tanh", "relu" or "identity". Parameters:
-    weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k}, bias_hh_l{k}, and with the suffix
-    _reverse those of the other direction.
+    errors. Returns (output, h_n). x may be a `utils.rnn.PackedSequence`: then the output is one,
+    and h_n stands in the order it was packed in. nonlinearity "tanh", "relu" or "identity".
+    Parameters: weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k}, bias_hh_l{k}, and with
+    the suffix _reverse those of the other direction.
+
+    In training, dropout stands between the layers, recurrent_dropout before weight_hh: one mask for
+    all steps of a sequence, as dropout's is if variational. checkpoint_every saves memory. See
+    `functional.rnn`.
 
     >>> from fusednn import nn
     >>> out, h = nn.RNN(3, 2)(np.zeros((4, 5, 3), np.float32))
@@ -150,22 +183,26 @@ class RNN(_Stack):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
         _check_nonlinearity("RNN", nonlinearity)
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
-        )
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            dtype, recurrent_dropout, variational, checkpoint_every,
+        )  # fmt: skip
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        """(T, N, I) -> (T, N, D * H) and h_n (num_layers * D, N, H)."""
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.rnn(
             input,
             state,
             self._weights(),
             self.num_layers,
             nonlinearity=self.nonlinearity,
+            batch_first=batch_first,
             lengths=lengths,
             **self._options(),
         )
@@ -179,10 +216,10 @@ class LSTM(_Stack):
     """A stack of LSTM layers.
 
     Called with (x, state=None, *, lengths=None), state being (h_0, c_0); see `functional.lstm` for
-    shapes, lengths and errors. Returns (output, (h_n, c_n)). proj_size projects h to fewer values.
-    forget_bias sets what the forget gate's biases add up to at the start; 1 keeps the memory open
-    (Jozefowicz, Zaremba and Sutskever, ICML 2015). Parameters as `RNN`'s with 4 H rows, gates in
-    the order i, f, g, o, and weight_hr_l{k} (P, H).
+    shapes, lengths and errors. Returns (output, (h_n, c_n)). x may be packed, as `RNN`'s. proj_size
+    projects h to fewer values. forget_bias sets what the forget gate's biases add up to at the
+    start; 1 keeps the memory open (Jozefowicz, Zaremba and Sutskever, ICML 2015). Parameters as
+    `RNN`'s with 4 H rows, gates in the order i, f, g, o, and weight_hr_l{k} (P, H).
 
     >>> from fusednn import nn
     >>> out, (h, c) = nn.LSTM(3, 2, batch_first=True)(np.zeros((5, 4, 3), np.float32))
@@ -204,25 +241,29 @@ class LSTM(_Stack):
         proj_size: int = 0,
         *,
         forget_bias: float | None = None,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            proj_size, dtype, forget_bias,
+            proj_size, dtype, recurrent_dropout, variational, checkpoint_every, forget_bias,
         )  # fmt: skip
 
-    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        """(T, N, I) -> (T, N, D * H), and (h_n, c_n), each (num_layers * D, N, H)."""
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.lstm(
-            input, state, self._weights(), self.num_layers, lengths=lengths, **self._options()
-        )
+            input, state, self._weights(), self.num_layers, batch_first=batch_first,
+            lengths=lengths, **self._options(),
+        )  # fmt: skip
 
 
 class GRU(_Stack):
     """A stack of GRU layers, the reset gate behind the product with h.
 
     Called with (x, state=None, *, lengths=None); see `functional.gru` for shapes, lengths and
-    errors. Returns (output, h_n). Parameters as `RNN`'s with 3 H rows, gates in the order r, z, n.
+    errors. Returns (output, h_n). x may be packed, as `RNN`'s, and parameters are as its with 3 H
+    rows, gates in the order r, z, n.
 
     >>> from fusednn import nn
     >>> out, h = nn.GRU(3, 2, bidirectional=True)(np.zeros((4, 5, 3), np.float32))
@@ -242,17 +283,21 @@ class GRU(_Stack):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype
-        )
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            dtype, recurrent_dropout, variational, checkpoint_every,
+        )  # fmt: skip
 
-    def forward(self, input: Any, state: Any = None, *, lengths: Any = None) -> Any:
-        """(T, N, I) -> (T, N, D * H) and h_n (num_layers * D, N, H)."""
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.gru(
-            input, state, self._weights(), self.num_layers, lengths=lengths, **self._options()
-        )
+            input, state, self._weights(), self.num_layers, batch_first=batch_first,
+            lengths=lengths, **self._options(),
+        )  # fmt: skip
 
 
 def _check_nonlinearity(owner: str, nonlinearity: str) -> None:

@@ -32,6 +32,7 @@ class Layer:
     cell: str  # "tanh", "relu", "identity", "lstm" or "gru"
     weights: Weights
     reverse: bool = False
+    mask: Array | None = None  # (N, O): what multiplies h on its way into w_hh
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def _named(self) -> dict[str, Array]:
@@ -49,8 +50,9 @@ class Layer:
             active = lengths > t
             xs, hs, cs = x[t, active], h[active], c[active]
             a = xs @ w["w_ih"].T + w.get("b_ih", zeros)
-            u = hs @ w["w_hh"].T + w.get("b_hh", zeros)
-            step = {"t": t, "active": active, "x": xs, "h": hs, "c": cs}
+            seen = hs if self.mask is None else hs * self.mask[active]
+            u = seen @ w["w_hh"].T + w.get("b_hh", zeros)
+            step = {"t": t, "active": active, "x": xs, "h": hs, "seen": seen, "c": cs}
             if self.cell == "lstm":
                 i, f, g, o = np.split(a + u, 4, axis=1)
                 i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
@@ -119,12 +121,13 @@ class Layer:
                 }.get(self.cell, np.ones_like(dh))
                 d_a = d_u = dh * slope
             grads["w_ih"] += d_a.T @ step["x"]
-            grads["w_hh"] += d_u.T @ step["h"]
+            grads["w_hh"] += d_u.T @ step["seen"]
             if "b_ih" in w:
                 grads["b_ih"] += d_a.sum(0)
                 grads["b_hh"] += d_u.sum(0)
             d_x[t, active] = d_a @ w["w_ih"]
-            d_h[active] = d_u @ w["w_hh"] + direct
+            through = d_u @ w["w_hh"]
+            d_h[active] = direct + (through if self.mask is None else through * self.mask[active])
             d_c[active] = dc
         return d_x, d_h, d_c, list(grads.values())
 
@@ -137,6 +140,8 @@ class Stack:
     weights: Weights
     layers: int = 1
     bidirectional: bool = False
+    mask: Array | None = None  # (layers * D, N, O), of recurrent dropout
+    between: list[Array] = field(default_factory=list)  # what multiplies outputs between layers
     parts: list[list[Layer]] = field(default_factory=list)
 
     def forward(self, x: Array, h0: Array, c0: Array, lengths: Array) -> tuple[Array, Array, Array]:
@@ -150,13 +155,16 @@ class Stack:
             for direction in range(directions):
                 index = layer * directions + direction
                 weights = self.weights[index * count : (index + 1) * count]
-                part = Layer(self.cell, weights, direction == 1)
+                mask = None if self.mask is None else self.mask[index]
+                part = Layer(self.cell, weights, direction == 1, mask)
                 out, h, c = part.forward(x, h0[index], c0[index], lengths)
                 self.parts[-1].append(part)
                 outs.append(out)
                 h_n.append(h)
                 c_n.append(c)
             x = np.concatenate(outs, axis=2)
+            if self.between and layer + 1 < self.layers:
+                x = x * self.between[layer]
         return x, np.stack(h_n), np.stack(c_n)
 
     def backward(self, d_out: Array, d_h_n: Array, d_c_n: Array) -> tuple[Any, ...]:
@@ -177,5 +185,5 @@ class Stack:
                 d_x += dx
                 here += w
             weights = here + weights
-            d_out = d_x
+            d_out = d_x * self.between[index // len(parts) - 1] if self.between and index else d_x
         return d_out, d_h0, d_c0, weights

@@ -15,6 +15,7 @@ struct Layer {
     i64 steps, batch, inputs, hidden, proj;
     bool reverse, bias, state;
     std::vector<i64> lengths;  // falling, or empty
+    bool mask = false;         // on h, on its way into w_hh
 
     i64 gates() const { return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1; }
     i64 outputs() const { return proj ? proj : hidden; }
@@ -25,6 +26,11 @@ struct Layer {
         return sum;
     }
 };
+
+// What multiplies a value of h on its way into w_hh.
+double mask_of(const Layer& l, i64 sequence, i64 k) {
+    return !l.mask ? 1 : (sequence + k) % 3 == 0 ? 0 : 1.5;
+}
 
 // All that a layer reads, in one vector each: x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr.
 using Inputs = std::vector<Values>;
@@ -48,13 +54,15 @@ double logistic(double x) {
 }
 
 // One step of one sequence: h and c in and out.
-void step(const Layer& l, const Inputs& in, const double* x, Values& h, Values& c) {
+void step(const Layer& l, const Inputs& in, i64 sequence, const double* x, Values& h, Values& c) {
     Values a(std::size_t(l.gates() * l.hidden)), u(a.size());
     for (i64 r = 0; r < i64(a.size()); ++r) {
         a[r] = l.bias ? in[kBih][r] : 0;
         u[r] = l.bias ? in[kBhh][r] : 0;
         for (i64 k = 0; k < l.inputs; ++k) a[r] += in[kWih][r * l.inputs + k] * x[k];
-        for (i64 k = 0; k < l.outputs(); ++k) u[r] += in[kWhh][r * l.outputs() + k] * h[k];
+        for (i64 k = 0; k < l.outputs(); ++k) {
+            u[r] += in[kWhh][r * l.outputs() + k] * h[k] * mask_of(l, sequence, k);
+        }
     }
     Values next(std::size_t(l.hidden));
     for (i64 j = 0; j < l.hidden; ++j) {
@@ -95,7 +103,7 @@ Outputs forward(const Layer& l, const Inputs& in) {
         Values c(in[kC0].begin() + b * l.hidden, in[kC0].begin() + (b + 1) * l.hidden);
         for (i64 n = 0; n < l.length(b); ++n) {
             const i64 t = l.reverse ? l.length(b) - 1 - n : n;
-            step(l, in, in[kX].data() + (t * l.batch + b) * l.inputs, h, c);
+            step(l, in, b, in[kX].data() + (t * l.batch + b) * l.inputs, h, c);
             std::copy(h.begin(), h.end(), to.out.begin() + (t * l.batch + b) * l.outputs());
         }
         to.h_n.insert(to.h_n.end(), h.begin(), h.end());
@@ -134,6 +142,12 @@ class Case {
                                             [&](i64 length) { return length > t; }));
         }
         for (i64 b = 0; b < l_.batch; ++b) order_.push_back(b);
+        for (i64 i = 0; i < l_.batch * l_.outputs(); ++i) {
+            mask_.push_back(T(mask_of(l_, i / l_.outputs(), i % l_.outputs())));
+        }
+        blocks_ = {0};
+        if (l_.steps > 2) blocks_.push_back(l_.steps / 2);
+        blocks_.push_back(l_.steps);
     }
 
     void run() {
@@ -213,6 +227,9 @@ class Case {
         p.b_ih = l_.bias ? given_[kBih].data() : nullptr;
         p.b_hh = l_.bias ? given_[kBhh].data() : nullptr;
         p.w_hr = l_.proj ? given_[kWhr].data() : nullptr;
+        p.mask = l_.mask ? mask_.data() : nullptr;
+        p.blocks = blocks_.data();
+        p.block_count = i64(blocks_.size()) - 1;
         p.h0 = l_.state ? given_[kH0].data() : nullptr;
         p.c0 = l_.state && l_.cell == Cell::lstm ? given_[kC0].data() : nullptr;
         return p;
@@ -250,7 +267,8 @@ class Case {
     Layer l_;
     std::vector<T> given_[kInputs];
     Inputs in_;
-    std::vector<i64> active_, order_;
+    std::vector<i64> active_, order_, blocks_;
+    std::vector<T> mask_;
 };
 
 template <class T>
@@ -268,6 +286,8 @@ void cases() {
             {cell, 27, 1, 2, 5, 0, true, true, true, {}},
             {cell, 0, 2, 3, 4, 0, false, true, true, {}},
             {cell, 3, 0, 3, 4, 0, false, true, true, {}},
+            {cell, 4, 3, 2, 5, proj, true, true, true, {4, 2, 1}, true},
+            {cell, 3, 6, 2, 4, 0, false, true, false, {}, true},
         };
         for (const Layer& layer : layers) Case<T>(layer).run();
     }
@@ -284,7 +304,7 @@ void mask_case(i64 size) {
     }
     check<T>("apply_mask " + std::to_string(size), {y},
              [&](const KernelTable<T>& table, T* const* out) {
-                 table.apply_mask(size, x.data(), mask.data(), out[0]);
+                 table.apply_mask(1, 1, size, x.data(), mask.data(), out[0]);
              });
 }
 

@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._tensor.shape import cat
-from .._tensor.tape import TensorBase, raw
-from .._tensor.tensor import Tensor
-from ..optim.clip import clip_grad_norm_, clip_grad_value_
-from .container import Sequential
-from .conv import _Conv
-from .dense import Identity, Linear
-from .module import Module
-from .norm import BatchNorm
-from .parameter import Parameter
+from ..._tensor.shape import cat
+from ..._tensor.tape import TensorBase, raw
+from ..._tensor.tensor import Tensor
+from ...optim.clip import clip_grad_norm_, clip_grad_value_
+from ..container import Sequential
+from ..conv import _Conv
+from ..dense import Identity, Linear
+from ..module import Module
+from ..norm import BatchNorm
+from ..parameter import Parameter
+from . import rnn
 
 M = TypeVar("M", bound=Module)
 
@@ -146,5 +147,6 @@ __all__ = [
     "fuse_conv_bn",
     "fuse_modules",
     "parameters_to_vector",
+    "rnn",
     "vector_to_parameters",
 ]
