@@ -49,11 +49,9 @@ void Call::settle(int number, const char* argument) {
                 place(number_) + " like " + first_);
 }
 
-// True for what is read as NumPy's array, or refused as none.
 bool Call::is_numpy(py::handle object, const char* argument) {
-    const bool numpy = py::isinstance<py::array>(object);
-    if (!numpy && is_device_array(object)) return false;
-    if (numpy) settle(kCpu, argument);
+    if (!py::isinstance<py::array>(object)) return false;
+    settle(kCpu, argument);
     return true;
 }
 

@@ -15,10 +15,13 @@ constexpr int kDlpackCuda = 2, kDlpackManaged = 13;
 // The default stream by the name that cannot be mistaken (cudaStreamLegacy), as in the interface.
 constexpr std::uintptr_t kDefaultStream = 1;
 
-// Imported when the first array needs it.
-py::object cupy(const char* op) {
+// Imported when the first array needs it, and kept for the life of the process.
+py::handle cupy(const char* op) {
+    static PyObject* module = nullptr;
+    if (module) return module;
     try {
-        return py::module_::import("cupy");
+        module = py::module_::import("cupy").release().ptr();
+        return module;
     } catch (py::error_already_set& error) {
         if (!error.matches(PyExc_ImportError)) throw;
         const std::string text = std::string(op) +
@@ -27,6 +30,15 @@ py::object cupy(const char* op) {
         py::set_error(PyExc_ImportError, text.c_str());
         throw py::error_already_set();
     }
+}
+
+// None for what has none; what the property itself raises is passed on.
+py::object interface_of(py::handle object) {
+    PyObject* found = PyObject_GetAttrString(object.ptr(), "__cuda_array_interface__");
+    if (found) return py::reinterpret_steal<py::object>(found);
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw py::error_already_set();
+    PyErr_Clear();
+    return py::none();
 }
 
 bool on_cuda_by_dlpack(py::handle object) {
@@ -39,7 +51,7 @@ bool on_cuda_by_dlpack(py::handle object) {
 
 // Which interface says more: without its version 3 nobody tells which stream an array is made in,
 // but DLPack's consumer says where it will be read.
-bool prefers_dlpack(const py::dict& interface, py::handle object) {
+bool prefers_dlpack(const py::object& interface, py::handle object) {
     return interface["version"].cast<int>() < 3 && py::hasattr(object, "__dlpack__");
 }
 
@@ -51,7 +63,7 @@ i64 item_size(const std::string& type) {
 bool contiguous(const DeviceArray& array, const py::object& strides) {
     if (strides.is_none()) return true;
     i64 step = item_size(array.type);
-    const auto given = py::reinterpret_borrow<py::tuple>(strides);
+    const auto given = strides.cast<py::tuple>();
     for (int axis = 0; axis < array.ndim; ++axis) {
         if (array.shape[axis] == 0) return true;
     }
@@ -80,23 +92,23 @@ std::uintptr_t stream_of(const py::dict& interface, const std::string& name) {
 }  // namespace
 
 bool is_device_array(py::handle object) {
-    return py::hasattr(object, "__cuda_array_interface__") || on_cuda_by_dlpack(object);
+    return !interface_of(object).is_none() || on_cuda_by_dlpack(object);
 }
 
 DeviceArray read_device_array(py::handle object, const char* op, const char* argument) {
     const std::string name = std::string(op) + ": " + argument;
-    if (!cuda::compiled() || cuda::device_count() == 0) {
-        throw DeviceError(name + " is on a GPU, but fusednn cannot use one: " + cuda::status());
-    }
     DeviceArray array{};
     array.owner = py::reinterpret_borrow<py::object>(object);
-    py::dict interface;
-    const bool has_interface = py::hasattr(object, "__cuda_array_interface__");
-    if (has_interface) interface = object.attr("__cuda_array_interface__");
-    if (!has_interface || prefers_dlpack(interface, object)) {
-        array.owner = cupy(op).attr("from_dlpack")(object);
-        interface = array.owner.attr("__cuda_array_interface__");
+    py::object offered = interface_of(object);
+    const bool by_dlpack = offered.is_none() && on_cuda_by_dlpack(object);
+    if (offered.is_none() && !by_dlpack) {
+        throw TypeMismatch(name + " must be a NumPy array, got " + Py_TYPE(object.ptr())->tp_name);
     }
+    if (by_dlpack || prefers_dlpack(offered, object)) {
+        array.owner = cupy(op).attr("from_dlpack")(object);
+        offered = interface_of(array.owner);
+    }
+    const auto interface = offered.cast<py::dict>();
     if (!entry(interface, "mask").is_none()) {
         throw TypeMismatch(name + " is a masked array, expected one without mask");
     }
@@ -116,17 +128,19 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
     array.contiguous = contiguous(array, entry(interface, "strides"));
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
-    array.device = address ? cuda::device_of(array.data) : cuda::current_device();
-    if (array.device < 0) {
-        throw Error(name + " has a __cuda_array_interface__, but its data is not on a GPU");
+    array.device = address ? cuda::device_of(array.data)
+                           : (cuda::device_count() > 0 ? cuda::current_device() : -1);
+    if (array.device >= 0) return array;
+    if (cuda::device_count() == 0) {
+        throw DeviceError(name + " is on a GPU, but fusednn cannot use one: " + cuda::status());
     }
-    return array;
+    throw Error(name + " has a __cuda_array_interface__, but its data is not on a GPU");
 }
 
 DeviceArray contiguous_device_array(py::handle object, const char* op, const char* argument) {
     const DeviceArray array = read_device_array(object, op, argument);
     if (array.contiguous) return array;
-    const py::object module = cupy(op);
+    const py::handle module = cupy(op);
     CurrentDevice current;
     current.enter(array.device, op);
     return read_device_array(module.attr("ascontiguousarray")(module.attr("asarray")(array.owner)),

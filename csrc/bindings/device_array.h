@@ -26,7 +26,8 @@ struct DeviceArray {
 // Does the object offer its memory on a CUDA device? False for all NumPy arrays.
 bool is_device_array(py::handle object);
 
-// Error or TypeMismatch naming op and argument for what is masked, has too many dimensions, ...
+// Error or TypeMismatch naming op and argument for what is no array, masked, has too many
+// dimensions, ...
 DeviceArray read_device_array(py::handle object, const char* op, const char* argument);
 // The same elements in C order, copied by CuPy where they are not.
 DeviceArray contiguous_device_array(py::handle object, const char* op, const char* argument);
