@@ -14,13 +14,13 @@ from .._tensor.mode import no_grad
 from .._tensor.shape import cat, stack
 from .._tensor.tape import Array, raw
 from ..nn.recurrent import _Cell, _Stack
+from ..nn.utils.rnn import PackedSequence
 
 # By label and time step: the state, and the sequences (of the batch) that have not ended there.
 States = dict[str, list[tuple[Any, Array | None]]]
 
-_FORWARDS = {
-    kind.forward: function
-    for kind, function in ((nn.RNN, F.rnn), (nn.LSTM, F.lstm), (nn.GRU, F.gru))
+_RUNS = {
+    kind._run: function for kind, function in ((nn.RNN, F.rnn), (nn.LSTM, F.lstm), (nn.GRU, F.gru))
 }
 _CELL_FORWARDS = (nn.RNNCell.forward, nn.LSTMCell.forward, nn.GRUCell.forward)
 
@@ -30,7 +30,8 @@ def unrolling(model: nn.Module) -> Iterator[States]:
     """Inside the block the model's RNN, LSTM and GRU layers run in single steps, and their states
     and those of cells keep their gradients; they are collected in what this yields.
 
-    Modules whose class has a forward of its own run as they are.
+    They run without their dropout. Modules whose class has a forward of its own, and calls with a
+    PackedSequence, run as they are.
     """
     states: States = {}
     changed: list[nn.Module] = []
@@ -38,7 +39,7 @@ def unrolling(model: nn.Module) -> Iterator[States]:
         for name, module in model.named_modules():
             forward = type(module).forward
             label = name or type(module).__name__
-            if isinstance(module, _Stack) and forward in _FORWARDS:
+            if isinstance(module, _Stack) and _runs_as_known(type(module)):
                 module.__dict__["forward"] = _in_steps(module, label, states)
             elif isinstance(module, _Cell) and forward in _CELL_FORWARDS:
                 module.__dict__["forward"] = _watched(module, label, states)
@@ -49,6 +50,10 @@ def unrolling(model: nn.Module) -> Iterator[States]:
     finally:
         for module in changed:
             del module.__dict__["forward"]
+
+
+def _runs_as_known(kind: type[_Stack]) -> bool:
+    return kind.forward is _Stack.forward and kind._run in _RUNS
 
 
 def _note(states: States, label: str, parts: Sequence[Any], running: Array | None = None) -> None:
@@ -76,6 +81,8 @@ def _in_steps(module: _Stack, name: str, states: States) -> Any:
 
     def forward(input: Any, state: Any = None, *, lengths: Any = None) -> Any:
         nonlocal calls
+        if isinstance(input, PackedSequence):
+            return inner(module, input, state, lengths=lengths)
         calls += 1
         with no_grad():  # for its checks, and what they say
             inner(module, input, state, lengths=lengths)
@@ -122,7 +129,7 @@ def _direction(
     backwards: bool,
 ) -> list[tuple[Any, ...]]:
     """The states (h,) or (h, c), each (1, N, H), after every step, in the order of time."""
-    function: Any = _FORWARDS[type(module).forward]
+    function: Any = _RUNS[type(module)._run]
     options = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
     found: list[tuple[Any, ...]] = []
     times = range(len(steps))
