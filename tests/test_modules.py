@@ -528,6 +528,9 @@ def test_vectors_of_parameters():
     assert layer.bias.tolist() == [6, 7, 8]
     with pytest.raises(ValueError, match=r"vec has shape \(8,\), expected \(9,\)"):
         nn.utils.vector_to_parameters(np.zeros(8, f32), layer.parameters())
+    for bad in ([0.0] * 9, np.zeros(9, int)):
+        with pytest.raises(TypeError, match="vector_to_parameters: vec"):
+            nn.utils.vector_to_parameters(bad, layer.parameters())
 
 
 def test_weights_move_to_and_from_torch():

@@ -153,7 +153,7 @@ def _floordiv_backward(node: Node, grad: Any) -> Gradients:
 def _pow_backward(node: Node, grad: Any) -> Gradients:
     a, b = node.edges
     x, y, x_shape, y_shape = node.saved
-    if b is None and isinstance(y, np.generic) and y >= 1:
+    if b is None and isinstance(y, np.floating) and y >= 1:
         # A power that no element makes infinite.
         return (grad * (x * y if y == 2 else y * np.power(x, y - 1)), None)
     grad_x = grad_y = None
