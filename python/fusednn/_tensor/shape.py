@@ -209,6 +209,8 @@ class Shape(TensorBase):
         shape = self._data.shape
         if len(counts) < len(shape):
             raise ValueError(f"repeat: {len(counts)} repeats for a tensor of {len(shape)} axes")
+        if min(counts, default=0) < 0:
+            raise ValueError(f"repeat: repeats {counts} must not be negative")
         wide = (1,) * (len(counts) - len(shape)) + shape
         out = self.reshape(wide)
         return record(np.tile(out._data, counts), _repeat_backward, (out,), (), (wide, counts))
