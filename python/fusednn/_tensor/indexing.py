@@ -102,7 +102,7 @@ def _add_rows(full: Array, rows: Array, grad: Array) -> Array:
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
     starts = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-    full[rows[starts]] = np.add.reduceat(grad[order], starts, axis=0)
+    full[rows[starts]] = np.add.reduceat(grad[order], starts, axis=0, dtype=np.float64)
     return full
 
 
