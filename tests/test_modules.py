@@ -405,6 +405,10 @@ def test_shared_modules_under_each_of_their_names():
     assert [name for name, _ in model.named_modules()] == ["", "0", "1"]
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     assert names == ["", "0", "1", "2"]
+    assert [name for name, _ in model.named_parameters()] == ["0.weight", "0.bias"]
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert names == list(model.state_dict())
+    assert layer.weight.name == "0.weight"
 
 
 @pytest.mark.parametrize("state", [None, [1], 3, "weights"])
