@@ -301,13 +301,15 @@ def test_gradcheck_finds_a_wrong_gradient_and_names_the_worst_element():
 
     def wrong_backward(node, grad):
         factor = np.array([2.0, 2.0, 5.0])
-        return (grad * factor,)
+        return ((grad * factor).reshape(3),)
 
     def double(x):
         return record(x._data * 2, wrong_backward, (x,))
 
     with pytest.raises(AssertionError, match=r"input 0, element \(2,\): the gradient is .*1 of 3"):
         gradcheck(double, values(3))
+    with pytest.raises(AssertionError, match=r"input 0 has shape \(3,\), expected \(1, 3\)"):
+        gradcheck(double, values(1, 3).repeat(2, 0)[:1])
     with pytest.raises(AssertionError, match="the gradient is 0"):
         gradcheck(lambda x: x * x.detach() + 0 * x, positive(2))
     with pytest.raises(AssertionError, match="nan"):

@@ -168,6 +168,38 @@ def test_recorded_changes_in_place():
         assert x.grad.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("index", "shape"),
+    [
+        (0, (1, 4)),
+        (0, (1, 1, 4)),
+        (0, (1, 1)),
+        (slice(None), (1, 3, 4)),
+        (slice(None), (1, 1, 1)),
+        (slice(None), (3, 1)),
+        ([0, 2], (1, 2, 1)),
+        (Ellipsis, ()),
+    ],
+)
+def test_the_gradient_of_a_value_has_the_values_shape(index, shape):
+    value = leaf(values(*shape))
+    target = leaf(values(3, 4))
+    out = target * 1.0
+    out[index] = value
+    weight = values(3, 4, seed=1)
+    (out * weight).sum().backward()
+    expected = np.zeros(shape)
+    marks = np.zeros((3, 4))
+    for at in np.ndindex(shape):
+        one = np.zeros(shape)
+        one[at] = 1
+        marks[...] = 0
+        marks[index] = one
+        expected[at] = (marks * weight).sum()
+    assert value.grad.shape == shape
+    np.testing.assert_allclose(value.grad.numpy(), expected)
+
+
 def test_a_leaf_is_checked_before_it_is_written():
     x = leaf([1.0, 2.0])
     for change in (

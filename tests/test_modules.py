@@ -405,6 +405,10 @@ def test_shared_modules_under_each_of_their_names():
     assert [name for name, _ in model.named_modules()] == ["", "0", "1"]
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     assert names == ["", "0", "1", "2"]
+    assert [name for name, _ in model.named_parameters()] == ["0.weight", "0.bias"]
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert names == list(model.state_dict())
+    assert layer.weight.name == "0.weight"
 
 
 @pytest.mark.parametrize("state", [None, [1], 3, "weights"])
@@ -528,6 +532,9 @@ def test_vectors_of_parameters():
     assert layer.bias.tolist() == [6, 7, 8]
     with pytest.raises(ValueError, match=r"vec has shape \(8,\), expected \(9,\)"):
         nn.utils.vector_to_parameters(np.zeros(8, f32), layer.parameters())
+    for bad in ([0.0] * 9, np.zeros(9, int)):
+        with pytest.raises(TypeError, match="vector_to_parameters: vec"):
+            nn.utils.vector_to_parameters(bad, layer.parameters())
 
 
 def test_weights_move_to_and_from_torch():

@@ -529,3 +529,15 @@ def test_one_cycle_ends():
         schedule.step()
     with pytest.raises(ValueError, match="step 4 of a schedule of 3 steps"):
         schedule.step()
+
+
+def test_a_shared_gradient_is_clipped_once():
+    a, b = fn.zeros(2, requires_grad=True), fn.zeros(2, requires_grad=True)
+    a.grad = b.grad = fn.tensor([3.0, 4.0])
+    norm = 50**0.5
+    assert optim.clip_grad_norm_([a, b], 1.0) == pytest.approx(norm)
+    assert a.grad is b.grad
+    assert a.grad.tolist() == pytest.approx([3 / norm, 4 / norm], rel=1e-5)
+    a.grad = np.array([3, 4], np.float32)
+    assert optim.clip_grad_norm_([a, a], 1.0) == 5
+    assert a.grad.tolist() == pytest.approx([0.6, 0.8], rel=1e-5)

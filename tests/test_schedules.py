@@ -34,6 +34,12 @@ SCHEDULES = {
     "restarts": lambda S, o: S.CosineAnnealingWarmRestarts(o, 7, 1, 0.01),
     "longer restarts": lambda S, o: S.CosineAnnealingWarmRestarts(o, 3, 2),
     "polynomial": lambda S, o: S.PolynomialLR(o, 30, 0.9),
+    "cyclic": lambda S, o: S.CyclicLR(o, 0.01, [0.5, 0.1], 4, 7),
+    "cyclic, halved": lambda S, o: S.CyclicLR(o, [0.01, 0.02], 0.5, 5, mode="triangular2"),
+    "cyclic, fading": lambda S, o: S.CyclicLR(o, 0.1, 0.5, 3, mode="exp_range", gamma=0.9),
+    "cyclic, scaled": lambda S, o: S.CyclicLR(
+        o, 0.1, 0.5, 3, scale_fn=lambda k: 1 / (k + 1), scale_mode="iterations"
+    ),
     "one-cycle": lambda S, o: S.OneCycleLR(o, [2.0, 1.0], total_steps=51),
     "one-cycle of 3": lambda S, o: S.OneCycleLR(
         o, 2.0, epochs=5, steps_per_epoch=11, three_phase=True, anneal_strategy="linear"
@@ -118,7 +124,7 @@ def test_groups_added_later(name):
         assert name not in ("step", "multi-step", "exponential", "chained")
     else:  # a schedule that changes the rate which it finds
         assert len(schedule.get_last_lr()) == 3
-        assert name not in ("lambda", "restarts", "one-cycle", "sequential")
+        assert name not in ("lambda", "restarts", "one-cycle", "cyclic", "sequential")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +139,9 @@ def test_groups_added_later(name):
         (lambda o: lr_scheduler.MultiStepLR(o, [1], True), TypeError, "MultiStepLR: gamma must"),
         (lambda o: lr_scheduler.PolynomialLR(o, 0), ValueError, "PolynomialLR: total_iters=0"),
         (lambda o: lr_scheduler.PolynomialLR(o, 3, "2"), TypeError, "power must be a number"),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, 0), ValueError, "CyclicLR: step_size_up=0"),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, mode="x"), ValueError, "mode='x', expected"),
+        (lambda o: lr_scheduler.CyclicLR(o, [0.1], 1.0), ValueError, "1 values of base_lr, expec"),
         (
             lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 0),
             ValueError,

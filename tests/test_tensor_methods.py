@@ -128,6 +128,19 @@ def test_choosing_methods():
         assert getattr(x, name)(y).tolist() == expected.tolist()
 
 
+def test_where_casts_nothing():
+    condition = fn.tensor([True, False])
+    assert fn.where(condition, 1.5, 2.0).dtype == f32
+    assert fn.where(condition, 1, 2).dtype == np.int64
+    assert fn.where(condition.numpy(), 1.5, 2.0).dtype == f64
+    for a, b in ((np.ones(2, f32), np.ones(2)), (np.ones(2, int), np.ones(2))):
+        for chosen in (condition, condition.numpy()):
+            with pytest.raises(TypeError, match=r"where: operands are .* and float64"):
+                fn.where(chosen, a, b)
+    assert fn.where(condition, np.ones(2, f32), 2.0).dtype == f32
+    assert fn.where(condition, np.array([True, True]), np.array([False, False])).dtype == np.bool_
+
+
 # ---- reductions ----------------------------------------------------------------------------------
 
 

@@ -208,6 +208,28 @@ def test_gather_and_index_select():
         fn.tensor(a).gather(1, np.array([0]))
 
 
+@pytest.mark.parametrize("dim", [2, 5, -3, -7])
+def test_picking_along_an_axis_that_is_not_there(dim):
+    x = fn.tensor(values(3, 4))
+    with pytest.raises(ValueError, match=f"index_select: dim={dim} is out of range"):
+        x.index_select(dim, np.array([0]))
+    with pytest.raises(ValueError, match=f"gather: dim={dim} is out of range"):
+        x.gather(dim, np.array([[0]]))
+
+
+def test_picking_with_lists():
+    data = values(3, 4)
+    x = fn.tensor(data)
+    same(x.index_select(-1, [0, 2]), data[:, [0, 2]])
+    same(x.index_select(0, 1), data[1:2])
+    same(x.index_select(0, []), data[:0])
+    same(x.gather(1, [[3], [0], [1]]), data[[0, 1, 2], [3, 0, 1]][:, None])
+    with pytest.raises(ValueError, match=r"index_select: index has shape \(1, 2\), expected a vec"):
+        x.index_select(0, [[0, 1]])
+    with pytest.raises(ValueError, match=r"repeat: repeats \(-1, 2\) must not be negative"):
+        x.repeat(-1, 2)
+
+
 def test_iteration_and_numbers():
     x = fn.tensor([1.0, 2.0])
     assert [t.item() for t in x] == [1, 2]

@@ -8,6 +8,7 @@ at any number of threads.
 from __future__ import annotations
 
 import os
+from operator import index
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def set_state(state: dict[str, int]) -> None:
     >>> fn.random.set_state(state)
     """
     try:
-        seed, draws = int(state["seed"]), int(state["draws"])
+        seed, draws = index(state["seed"]), index(state["draws"])
     except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f"set_state: expected the result of get_state, got {state!r}") from None
     if not 0 <= seed <= _MASK or draws < 0:

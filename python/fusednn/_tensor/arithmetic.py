@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import add, multiply, ndarray, subtract
 
+from .sums import sum_over
 from .tape import (
     Array,
     Gradients,
@@ -86,10 +87,10 @@ def unbroadcast(grad: Any, shape: tuple[int, ...]) -> Any:
         return grad
     lead = len(found) - len(shape)
     if lead:
-        grad = add.reduce(grad, axis=tuple(range(lead)))
+        grad = sum_over(grad, tuple(range(lead)))
         found = grad.shape
     axes = tuple(i for i, n in enumerate(shape) if n == 1 and found[i] != 1)
-    return add.reduce(grad, axis=axes, keepdims=True) if axes else grad
+    return sum_over(grad, axes, True) if axes else grad
 
 
 # ---- the ops of two operands ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ from numpy import ndarray
 
 from .arithmetic import operand, unbroadcast
 from .inplace import InPlace
+from .reduction import normalized_axis
 from .tape import (
     Array,
     Gradients,
@@ -101,7 +102,7 @@ def _add_rows(full: Array, rows: Array, grad: Array) -> Array:
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
     starts = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-    full[rows[starts]] = np.add.reduceat(grad[order], starts, axis=0)
+    full[rows[starts]] = np.add.reduceat(grad[order], starts, axis=0, dtype=np.float64)
     return full
 
 
@@ -113,7 +114,10 @@ def _setitem_backward(node: Node, grad: Any) -> Gradients:
         grad_target = grad.copy()
         grad_target[index] = 0
     if value is not None:
-        grad_value = unbroadcast(np.asarray(grad[index]), value_shape)
+        part = np.asarray(grad[index])
+        # A value may have axes of size 1 in front that the part has not.
+        extra = max(len(value_shape) - part.ndim, 0)
+        grad_value = unbroadcast(part, value_shape[extra:]).reshape(value_shape)
     return grad_target, grad_value
 
 
@@ -175,18 +179,21 @@ class Indexing(InPlace):
         return int(self._data.shape[0])
 
     def index_select(self, dim: int, index: Tensor | Array) -> Tensor:
-        """The slices at the positions `index` (integers) along dim, copied."""
-        lead = (slice(None),) * (dim if dim >= 0 else dim + self._data.ndim)
-        return self[(*lead, raw(index))]
+        """The slices at the positions `index` (a vector of integers) along dim, copied."""
+        lead = (slice(None),) * normalized_axis("index_select", dim, self._data.ndim)
+        positions = np.asarray(raw(index))
+        if positions.ndim > 1:
+            raise ValueError(f"index_select: index has shape {positions.shape}, expected a vector")
+        return self[(*lead, positions.reshape(-1))]
 
     def gather(self, dim: int, index: Tensor | Array) -> Tensor:
         """out[i][j][k] = self[i][index[i][j][k]][k] for dim = 1, and so on; index has self's rank
         and is not larger along the other axes."""
-        positions = raw(index)
+        positions = np.asarray(raw(index))
         if positions.ndim != self._data.ndim:
             raise ValueError(
                 f"gather: index has {positions.ndim} axes, expected {self._data.ndim} as input"
             )
-        axis = dim if dim >= 0 else dim + self._data.ndim
+        axis = normalized_axis("gather", dim, self._data.ndim)
         grids = np.ogrid[tuple(slice(n) for n in positions.shape)]
         return self[tuple(positions if i == axis else grid for i, grid in enumerate(grids))]

@@ -302,6 +302,11 @@ def where(condition: Any, input: Any, other: Any) -> Any:
         inputs = (input, other)
         shapes = (shape_of(input), shape_of(other))
         return record(np.where(chosen, x, y), _where_backward, inputs, (condition,), shapes)
+    if isinstance(input, ndarray) and isinstance(other, ndarray):
+        check_same_kind("where", input.dtype, other.dtype)
     result = np.where(chosen, input, other)
-    tensors = isinstance(condition, TensorBase)
-    return wrap(result) if tensors else result
+    if not isinstance(condition, TensorBase):
+        return result
+    if float in (type(input), type(other)) and not isinstance(input, ndarray):
+        result = result.astype(np.float32)  # numbers of Python, as `tensor` takes them
+    return wrap(result)

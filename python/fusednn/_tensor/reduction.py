@@ -1,7 +1,7 @@
 """Sums, means, extrema and the like over some or all axes.
 
-`dim` (an int, a tuple of ints, or None for all axes) may be called `axis` as well. Sums use
-NumPy's fixed pairwise tree, so they give the same bits on every run.
+`dim` (an int, a tuple of ints, or None for all axes) may be called `axis` as well. Sums use a fixed
+tree (`sums.py`), so they give the same bits on every run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from .arithmetic import floating
+from .sums import running_sum, sum_over
 from .tape import Array, Gradients, Node, TensorBase, record, wrap
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _prod_backward(node: Node, grad: Any) -> Gradients:
 
 def _cumsum_backward(node: Node, grad: Any) -> Gradients:
     (axis,) = node.saved
-    return (np.flip(add.accumulate(np.flip(grad, axis), axis=axis), axis),)
+    return (np.flip(running_sum(np.flip(grad, axis), axis), axis),)
 
 
 class Reduction(TensorBase):
@@ -159,7 +160,7 @@ class Reduction(TensorBase):
         """
         data = self._data
         axes = _axes("sum", dim, axis, data.ndim)
-        out = add.reduce(data, axis=axes, keepdims=keepdim or keepdims)
+        out = sum_over(data, axes, keepdim or keepdims)
         return record(out, _sum_backward, (self,), (), (axes, data.shape))
 
     def mean(
@@ -174,7 +175,7 @@ class Reduction(TensorBase):
         data = floating(self, "mean")
         axes = _axes("mean", dim, axis, data.ndim)
         count = _count(data.shape, axes)
-        out = add.reduce(data, axis=axes, keepdims=keepdim or keepdims)
+        out = sum_over(data, axes, keepdim or keepdims)
         out = out / count if count else out + data.dtype.type(math.nan)
         return record(out, _mean_backward, (self,), (), (axes, data.shape))
 
@@ -238,9 +239,9 @@ class Reduction(TensorBase):
         data = floating(self, op)
         axes = _axes(op, dim, axis, data.ndim)
         count = _count(data.shape, axes)
-        mean = add.reduce(data, axis=axes, keepdims=True) / max(count, 1)
+        mean = sum_over(data, axes, True) / max(count, 1)
         deviations = data - mean
-        out = add.reduce(deviations * deviations, axis=axes, keepdims=keepdim)
+        out = sum_over(deviations * deviations, axes, keepdim)
         divisor = count - correction
         if divisor > 0:
             out = out / divisor
@@ -274,7 +275,7 @@ class Reduction(TensorBase):
             return self.__abs__().sum(axes, keepdim)  # type: ignore[attr-defined, no-any-return]
         if p != 2:
             raise ValueError(f"norm: p={p}, expected 1, 2 or inf")
-        out = np.asarray(np.sqrt(add.reduce(data * data, axis=axes, keepdims=keepdim)))
+        out = np.asarray(np.sqrt(sum_over(data * data, axes, keepdim)))
         return record(out, _norm_backward, (self,), (self,), (axes,), keep_output=True)
 
     def logsumexp(
@@ -296,7 +297,7 @@ class Reduction(TensorBase):
         top = maximum.reduce(data, axis=axes, keepdims=True, initial=-math.inf)
         top = np.where(np.isfinite(top), top, data.dtype.type(0))
         with np.errstate(divide="ignore"):
-            out = np.log(add.reduce(np.exp(data - top), axis=axes, keepdims=True)) + top
+            out = np.log(sum_over(np.exp(data - top), axes, True)) + top
         if not (keepdim or keepdims):
             out = out.squeeze(axes)
         return record(out, _logsumexp_backward, (self,), (self,), (axes,), keep_output=True)
@@ -329,4 +330,4 @@ class Reduction(TensorBase):
         if not axes:
             return self.clone()  # type: ignore[attr-defined, no-any-return]
         axis = axes[0]
-        return record(add.accumulate(self._data, axis=axis), _cumsum_backward, (self,), (), (axis,))
+        return record(running_sum(self._data, axis), _cumsum_backward, (self,), (), (axis,))

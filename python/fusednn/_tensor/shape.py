@@ -14,6 +14,7 @@ from numpy import ndarray
 
 from .arithmetic import _clone_backward, unbroadcast
 from .reduction import normalized_axis
+from .sums import sum_over
 from .tape import Array, Gradients, Node, TensorBase, raw, record, record_view
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _repeat_backward(node: Node, grad: Any) -> Gradients:
     shape, repeats = node.saved
     split = [n for pair in zip(repeats, shape, strict=True) for n in pair]
     axes = tuple(range(0, len(split), 2))
-    return (np.add.reduce(grad.reshape(split), axis=axes),)
+    return (sum_over(grad.reshape(split), axes),)
 
 
 class Shape(TensorBase):
@@ -209,6 +210,8 @@ class Shape(TensorBase):
         shape = self._data.shape
         if len(counts) < len(shape):
             raise ValueError(f"repeat: {len(counts)} repeats for a tensor of {len(shape)} axes")
+        if min(counts, default=0) < 0:
+            raise ValueError(f"repeat: repeats {counts} must not be negative")
         wide = (1,) * (len(counts) - len(shape)) + shape
         out = self.reshape(wide)
         return record(np.tile(out._data, counts), _repeat_backward, (out,), (), (wide, counts))

@@ -64,6 +64,7 @@ from .pool import (
     max_unpool2d,
 )
 from .recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
+from .similarity import cosine_similarity, kl_div, normalize
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "elu",
@@ -104,6 +106,7 @@ __all__ = [
     "hardtanh",
     "huber_loss",
     "instance_norm",
+    "kl_div",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
@@ -122,6 +125,7 @@ __all__ = [
     "mish",
     "mse_loss",
     "nll_loss",
+    "normalize",
     "one_hot",
     "pad",
     "prelu",

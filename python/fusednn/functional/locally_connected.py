@@ -17,6 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
+from .._tensor.sums import sum_over
 from .._tensor.tape import Array, Gradients, Node, TensorBase, needs, raw, record
 from .conv import Ints, Padding
 
@@ -70,7 +71,7 @@ def _locally_connected_backward(node: Node, grad: Any) -> Gradients:
         grad_x = grad_x if window.batched else grad_x[0]
     if w_edge is not None:
         grad_w = _core.matmul(per_position, _columns(x, window), True, False).reshape(w_shape)
-    return grad_x, grad_w, None if b_edge is None else grad.sum(0)
+    return grad_x, grad_w, None if b_edge is None else sum_over(grad, (0,))
 
 
 def _matrices(w: Array, window: _Window) -> Array:

@@ -9,11 +9,15 @@ from .module import Module
 
 
 class _Loss(Module):
+    _reductions: tuple[str, ...] = ("none", "mean", "sum")
+
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in ("none", "mean", "sum"):
+        if reduction not in self._reductions:
+            known = ", ".join(map(repr, self._reductions[:-1]))
             raise ValueError(
-                f"{type(self).__name__}: reduction={reduction!r}, expected 'none', 'mean' or 'sum'"
+                f"{type(self).__name__}: reduction={reduction!r}, expected {known} or "
+                f"{self._reductions[-1]!r}"
             )
         self.reduction = reduction
 
@@ -62,6 +66,32 @@ class SmoothL1Loss(_Loss):
     def forward(self, input: Any, target: Any) -> Any:
         """Two of one shape -> a scalar, or that shape for reduction "none"."""
         return F.smooth_l1_loss(input, target, self.reduction, self.beta)
+
+
+class KLDivLoss(_Loss):
+    """The divergence of a distribution from one given by its logarithm; see `functional.kl_div`."""
+
+    _reductions = ("none", "mean", "batchmean", "sum")
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(reduction)
+        self.log_target = log_target
+
+    def forward(self, input: Any, target: Any) -> Any:
+        """Two of one shape -> a scalar, or that shape for reduction "none"."""
+        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class CosineSimilarity(Module):
+    """The cosine of the angle between two; see `functional.cosine_similarity`."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+
+    def forward(self, x1: Any, x2: Any) -> Any:
+        """Two that broadcast -> their shape without dim."""
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
 
 
 class _Weighted(_Loss):

@@ -277,7 +277,8 @@ class Module:
         self, registry: str, prefix: str, recurse: bool, once: bool
     ) -> Iterator[tuple[str, Module, str, Any]]:
         seen: set[int] = set()
-        modules = self.named_modules(prefix=prefix) if recurse else [(prefix, self)]
+        found = self.named_modules(prefix=prefix, remove_duplicate=once)
+        modules = found if recurse else [(prefix, self)]
         for path, module in modules:
             for name, member in getattr(module, registry).items():
                 if member is None or (once and id(member) in seen):
@@ -292,7 +293,8 @@ class Module:
         for name, _, _, parameter in self._named_members(
             "_parameters", prefix, recurse, remove_duplicate
         ):
-            parameter.name = name
+            if remove_duplicate:  # else the last of its names would be the parameter's
+                parameter.name = name
             yield name, parameter
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:

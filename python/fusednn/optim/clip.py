@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
     for one in given:
         if not isinstance(one, TensorBase):
             raise TypeError(f"{op}: parameters must be Tensors, got {type(one).__name__}")
-    return [one for one in given if one._grad is not None]
+    return [one for one in dict.fromkeys(given) if one._grad is not None]
 
 
 def _sum_of_squares(array: Array, scale: float, buffer: Array) -> float:
@@ -104,14 +104,23 @@ def clip_grad_norm_(
         return norm
     if norm > limit:
         factor = limit / (norm + 1e-6)
-        for parameter in chosen:
-            grad = _own_grad(parameter)
+        for grad in _own_grads(chosen):
             if factor < 1e-30 and grad.dtype.char == "f":
                 # Near float32's smallest normal number the factor would lose its digits.
                 grad[...] = grad.astype(np.float64) * factor
             else:
                 np.multiply(grad, factor, out=grad)
     return norm
+
+
+def _own_grads(parameters: list[TensorBase]) -> Iterator[Array]:
+    """The gradients' arrays, to be changed: each once, also if parameters share one."""
+    done: set[int] = set()
+    for parameter in parameters:
+        grad = _own_grad(parameter)
+        if id(grad) not in done:
+            done.add(id(grad))
+            yield grad
 
 
 def _own_grad(parameter: TensorBase) -> Array:
@@ -139,6 +148,5 @@ def clip_grad_value_(parameters: TensorBase | Iterable[TensorBase], clip_value: 
     limit = float(clip_value)
     if not limit >= 0:
         raise ValueError(f"clip_grad_value_: clip_value={clip_value}, expected a number >= 0")
-    for parameter in _with_grads("clip_grad_value_", parameters):
-        grad = _own_grad(parameter)
+    for grad in _own_grads(_with_grads("clip_grad_value_", parameters)):
         np.minimum(np.maximum(grad, -limit, out=grad), limit, out=grad)

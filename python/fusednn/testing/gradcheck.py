@@ -48,6 +48,11 @@ def gradcheck(
     for i in checked:
         analytic = arguments[i].grad
         found = np.zeros(arguments[i].shape) if analytic is None else analytic.numpy()
+        if found.shape != arguments[i].shape:
+            raise AssertionError(
+                f"gradcheck: the gradient of input {i} has shape {found.shape}, expected "
+                f"{arguments[i].shape}"
+            )
         numeric = _differences(f, arguments, i, weights, eps)
         worst = _worst(found, numeric, atol, rtol)
         if worst is not None:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..._tensor.shape import cat
-from ..._tensor.tape import TensorBase, raw
+from ..._tensor.tape import TensorBase
 from ..._tensor.tensor import Tensor
+from ...functional.activation import floats
 from ...optim.clip import clip_grad_norm_, clip_grad_value_
 from ..container import Sequential
 from ..conv import _Conv
@@ -43,7 +44,7 @@ def vector_to_parameters(vec: Any, parameters: Iterable[TensorBase]) -> None:
     >>> layer = nn.Linear(2, 3)
     >>> nn.utils.vector_to_parameters(fn.zeros(9), layer.parameters())
     """
-    values, targets = raw(vec), list(parameters)
+    values, targets = floats("vector_to_parameters", vec, "vec"), list(parameters)
     total = sum(math.prod(target._data.shape) for target in targets)
     if values.shape != (total,):
         raise ValueError(f"vector_to_parameters: vec has shape {values.shape}, expected ({total},)")

@@ -6,6 +6,7 @@ sets that of the next. Each of them changes the rate that it finds, so several c
 
 from .adaptive import OneCycleLR, ReduceLROnPlateau
 from .combined import ChainedScheduler, SequentialLR
+from .cyclic import CyclicLR
 from .falling import CosineAnnealingLR, CosineAnnealingWarmRestarts, PolynomialLR
 from .simple import (
     ConstantLR,
@@ -24,6 +25,7 @@ __all__ = [
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "CyclicLR",
     "ExponentialLR",
     "InverseSqrtLR",
     "LRScheduler",
