@@ -494,3 +494,22 @@ def test_hooks_see_the_whole_gradient_of_parts():
     (y[0].sum() + y[1, :2].sum()).backward()
     np.testing.assert_array_equal(seen[0], [[1, 1, 1], [1, 1, 0]])
     np.testing.assert_array_equal(seen[1], seen[0])
+
+
+def test_parts_of_a_permuted_tensor_keep_its_order_in_memory():
+    """As attention takes q, k and v out of one projection: their gradients need no second copy."""
+    x = fn.tensor(np.arange(2.0 * 5 * 3 * 4).reshape(2, 5, 12), requires_grad=True)
+    seen = []
+    whole = x.reshape(2, 5, 3, 4)
+    whole.register_hook(lambda grad: seen.append(grad.numpy().flags.c_contiguous))
+    parts = whole.permute(2, 0, 3, 1)
+    weights = np.random.default_rng(0).standard_normal((3, 2, 4, 5))
+    sum((parts[i] * weights[i]).sum() for i in range(3)).backward()
+    expected = weights.transpose(1, 3, 0, 2).reshape(2, 5, 12)
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+    assert seen == [True]
+    x.grad = None
+    (x.reshape(2, 5, 3, 4).permute(2, 0, 3, 1)[1, :, 1:3] * 2.0).sum().backward()
+    expected = np.zeros((2, 5, 3, 4))
+    expected[:, :, 1, 1:3] = 2
+    np.testing.assert_array_equal(x.grad.numpy(), expected.reshape(2, 5, 12))

@@ -116,6 +116,10 @@ def test_sampler():
     np.testing.assert_allclose(p, [[0.625, 0.375, 0, 0], [0, 0, 0, 1]], rtol=1e-6)
     p = Sampler(0.5).probabilities(logits)
     np.testing.assert_allclose(p[0, 0] / p[0, 1], (0.5 / 0.3) ** 2, rtol=1e-5)
+    np.testing.assert_array_equal(
+        Sampler(1e-310).probabilities(logits), [[1, 0, 0, 0], [0, 0, 0, 1]]
+    )
+    np.testing.assert_array_equal(Sampler(np.inf).probabilities(logits), np.full((2, 4), 0.25))
     assert Sampler(top_k=1)(logits).tolist() == Sampler(0.0)(logits).tolist() == [0, 3]
     fn.manual_seed(0)
     draws = np.array([Sampler(top_k=3)(logits) for _ in range(4000)])
@@ -129,6 +133,8 @@ def test_sampler():
         ({"temperature": -1.0}, "generate: temperature=-1.0, expected at least 0"),
         ({"top_k": 0}, "generate: top_k=0, expected at least 1"),
         ({"top_p": 0.0}, r"generate: top_p=0.0, expected a number in \(0, 1\]"),
+        ({"steps": -1}, "generate: max_new_tokens=-1, expected at least 0"),
+        ({"steps": -1, "beams": 2}, "generate: max_new_tokens=-1, expected at least 0"),
         ({"prompts": [[1], []]}, "generate: prompt 1 has shape"),
         ({"prompts": [[11]]}, "generate: prompt 0 has tokens from 11 to 11, expected 0 to 10"),
     ],
@@ -136,7 +142,7 @@ def test_sampler():
 def test_refused_calls(options, text):
     prompts = options.pop("prompts", [[1]])
     with pytest.raises(ValueError, match=text):
-        small().generate(prompts, 2, **options)
+        small().generate(prompts, options.pop("steps", 2), **options)
 
 
 def test_gpt_learns():

@@ -420,3 +420,33 @@ def test_adam_refuses_a_bad_step(step, error, text):
         replace(Adam(), decay=0.0).kernel(*arrays, None, step)
     for a in arrays:
         assert (a == 1).all()
+
+
+# ---- sums of squares -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 31, 32, 33, 16383, 16385, 100_003])
+def test_sum_of_squares(size, isa, dtype):
+    x = np.random.default_rng(size).standard_normal(size).astype(dtype)
+    exact = float(np.sum((x.astype(np.longdouble) * 0.5) ** 2))
+    results = []
+    for threads in (1, 2, 3):
+        fn.set_num_threads(threads)
+        results.append(_core.sum_of_squares(x, 0.5))
+    assert results[0] == results[1] == results[2]
+    assert results[0] == pytest.approx(exact, rel=1e-14)
+    spread = np.zeros((size, 2), dtype)
+    spread[:, 0] = x
+    assert _core.sum_of_squares(spread[:, 0], 0.5) == results[0]
+    assert _core.sum_of_squares(x[::-1].reshape(1, -1), 0.5) == pytest.approx(exact, rel=1e-14)
+
+
+def test_sums_of_squares_in_double(isa):
+    big = np.full(5, 3e38, np.float32)
+    assert _core.sum_of_squares(big, 1.0) == pytest.approx(5 * float(big[0]) ** 2, rel=1e-14)
+    tiny = np.full(40, 1e-40, np.float32)
+    assert _core.sum_of_squares(tiny, 1.0) == pytest.approx(40 * float(tiny[0]) ** 2, rel=1e-14)
+    assert np.isnan(_core.sum_of_squares(np.array([1, np.nan]), 1.0))
+    assert _core.sum_of_squares(np.array([1, -np.inf]), 1.0) == np.inf
+    with pytest.raises(TypeError, match="sum_of_squares: input has dtype int64, expected float32"):
+        _core.sum_of_squares(np.array([1]), 1.0)

@@ -256,6 +256,18 @@ def test_attention_without_a_batch_against_torch():
          "MultiheadAttention: embed_dim=8 must be divisible by num_heads=3"),
         (lambda m, x: nn.MultiheadAttention(8, 4, num_kv_heads=3), ValueError,
          "MultiheadAttention: num_heads=4 must be divisible by num_kv_heads=3"),
+        (lambda m, x: nn.MultiheadAttention(8, 2, kdim_head=0, vdim_head=3), ValueError,
+         "MultiheadAttention: kdim_head=0, expected at least 1"),
+        (lambda m, x: nn.MultiheadAttention(8, 2, vdim_head=-1), ValueError,
+         "MultiheadAttention: vdim_head=-1, expected at least 1"),
+        (lambda m, x: nn.MultiheadAttention(8, 2, kdim="8"), TypeError,
+         "MultiheadAttention: kdim must be an int, got str"),
+        (lambda m, x: nn.MultiheadAttention(8, 2, 1.5), ValueError,
+         "MultiheadAttention: dropout=1.5, expected a probability in [0, 1]"),
+        (lambda m, x: nn.MultiheadAttention(8, 2, rotary_dim=3), ValueError,
+         "MultiheadAttention: rotary_dim=3, expected an even number up to the width of a head, 4"),
+        (lambda m, x: nn.MultiheadAttention(8, 2, rotary_dim=6), ValueError,
+         "MultiheadAttention: rotary_dim=6, expected an even number up to the width of a head, 4"),
         (lambda m, x: nn.TransformerEncoderLayer(8, 2, activation="swish"), ValueError,
          "TransformerEncoderLayer: activation='swish', expected 'relu', 'gelu', 'silu' or"),
     ],
@@ -414,6 +426,8 @@ def test_positions_beyond_the_table_are_refused():
         layer(values(3, 4), offset=3)
     with pytest.raises(ValueError, match=re.escape("x has shape (3, 5), expected (..., T, 4)")):
         layer(values(3, 5))
+    with pytest.raises(TypeError, match="x has dtype int64, expected float32 or float64"):
+        layer(np.zeros((3, 4), np.int64))
 
 
 # ---- what attention is ---------------------------------------------------------------------------

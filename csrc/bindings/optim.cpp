@@ -171,6 +171,16 @@ void adagrad_step(py::handle param_object, py::handle grad_object, py::handle su
     });
 }
 
+double sum_of_squares(py::handle object, double scale) {
+    const Array array = Array::floating(object, "sum_of_squares", "input");
+    const i64 size = array.size();
+    GilRelease release(size * 4);
+    return with_dtype(array.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        return kernels<T>().sum_of_squares(size, array.data<T>(), scale);
+    });
+}
+
 }  // namespace
 
 void init_optim(py::module_& m) {
@@ -178,6 +188,7 @@ void init_optim(py::module_& m) {
     m.def("adam_step", &adam_step);
     m.def("rmsprop_step", &rmsprop_step);
     m.def("adagrad_step", &adagrad_step);
+    m.def("sum_of_squares", &sum_of_squares);
 }
 
 }  // namespace fusednn::bindings

@@ -440,6 +440,8 @@ struct KernelTable {
     void (*adam_step)(const AdamParams<T>&);
     void (*rmsprop_step)(const RmspropParams<T>&);
     void (*adagrad_step)(const AdagradParams<T>&);
+    // Sum of (x * scale)^2, in double.
+    double (*sum_of_squares)(i64 size, const T* x, double scale);
 
     // For tests: a value only this ISA build would return (its name).
     const char* isa;

@@ -125,6 +125,8 @@ template <class T>
 void rmsprop_step(const RmspropParams<T>&);
 template <class T>
 void adagrad_step(const AdagradParams<T>&);
+template <class T>
+double sum_of_squares(i64 size, const T* x, double scale);
 
 }  // namespace FUSEDNN_ISA
 }  // namespace fusednn

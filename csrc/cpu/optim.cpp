@@ -168,11 +168,39 @@ void adagrad_step(const AdagradParams<T>& p) {
     });
 }
 
+// Chunks of 64 KB of floats, whose sums are added up in order: the same bits at any number of
+// threads.
+template <class T>
+double sum_of_squares(i64 size, const T* x, double scale) {
+    constexpr i64 chunk = 1 << 14, lanes = kLanes<double>;
+    const i64 tasks = ceil_div(size, chunk);
+    Workspace<double> sums(tasks);
+    parallel(tasks, parallel_slots(tasks, size * i64(sizeof(T))), [&](i64 task, int) {
+        const i64 end = min_of(size, (task + 1) * chunk);
+        Vec<double> sum[4] = {};
+        i64 at = task * chunk;
+        for (; at + 4 * lanes <= end; at += 4 * lanes) {
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) {
+                const Vec<double> y = load_wide(x + at + i * lanes) * scale;
+                sum[i] = multiply_add(y, y, sum[i]);
+            }
+        }
+        double rest = 0;
+        for (; at < end; ++at) rest += double(x[at]) * scale * (double(x[at]) * scale);
+        sums.get()[task] = sum_lanes<double>((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
+    });
+    double total = 0;
+    for (i64 task = 0; task < tasks; ++task) total += sums.get()[task];
+    return total;
+}
+
 #define FUSEDNN_OPTIM(T)                                    \
     template void sgd_step<T>(const SgdParams<T>&);         \
     template void adam_step<T>(const AdamParams<T>&);       \
     template void rmsprop_step<T>(const RmspropParams<T>&); \
-    template void adagrad_step<T>(const AdagradParams<T>&);
+    template void adagrad_step<T>(const AdagradParams<T>&); \
+    template double sum_of_squares<T>(i64, const T*, double);
 FUSEDNN_INSTANTIATE(FUSEDNN_OPTIM)
 
 }  // namespace FUSEDNN_ISA

@@ -56,6 +56,7 @@ namespace FUSEDNN_ISA {
      adam_step<T>,              \
      rmsprop_step<T>,           \
      adagrad_step<T>,           \
+     sum_of_squares<T>,         \
      FUSEDNN_STRING(FUSEDNN_ISA)}
 
 extern const KernelTable<float> table_f32;

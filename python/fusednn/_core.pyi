@@ -492,6 +492,8 @@ def adagrad_step(
     maximize: bool,
     /,
 ) -> None: ...
+def sum_of_squares(input: Array, scale: float, /) -> float:
+    """Sum of (input * scale)**2, in float64."""
 
 # ---- runtime (bindings/runtime.cpp) --------------------------------------------------------------
 __version__: str

@@ -66,8 +66,8 @@ def _view_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _slice_backward(node: Node, grad: Any) -> Gradients:
-    index, shape = node.saved
-    return (Slices(shape, ((index, grad),)),)
+    index, shape, strides = node.saved
+    return (Slices(shape, ((index, grad),), strides),)
 
 
 def _gather_backward(node: Node, grad: Any) -> Gradients:
@@ -134,7 +134,8 @@ class Indexing(InPlace):
         except IndexError as error:
             raise IndexError(f"indexing a tensor of shape {data.shape}: {error}") from None
         if basic:
-            return record_view(self, out, _slice_backward, (items, data.shape))
+            strides = None if data.flags.c_contiguous else data.strides
+            return record_view(self, out, _slice_backward, (items, data.shape, strides))
         return record(out, _gather_backward, (self,), (), (items, data.shape))
 
     def __setitem__(self, index: Any, value: Any) -> None:

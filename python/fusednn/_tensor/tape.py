@@ -309,16 +309,22 @@ class Slices:
     arrays of zeros and two sums of whole arrays would do no more. `dense` makes that array.
     """
 
-    __slots__ = ("parts", "shape")
+    __slots__ = ("parts", "shape", "strides")
     __array_ufunc__ = None  # array + Slices is decided here
 
-    def __init__(self, shape: tuple[int, ...], parts: tuple[tuple[Any, Any], ...]) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        parts: tuple[tuple[Any, Any], ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
         self.shape = shape
         self.parts = parts
+        self.strides = strides  # of the array, unless it is C-contiguous
 
     def __add__(self, other: Any) -> Any:
         if type(other) is Slices:
-            return Slices(self.shape, self.parts + other.parts)
+            return Slices(self.shape, self.parts + other.parts, self.strides)
         total = array(other)
         for index, grad in self.parts:
             total[index] += grad
@@ -326,16 +332,26 @@ class Slices:
 
     __radd__ = __add__
 
+    def _new(self, dtype: Any) -> Array:
+        """Memory for the whole in the order of the array's own, so that what the array was a view
+        of (before a permute, say) is found in one piece."""
+        strides = self.strides
+        if strides is None:
+            return new_result(self.shape, dtype)
+        order = sorted(range(len(strides)), key=lambda axis: -abs(strides[axis]))
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return new_result(tuple(self.shape[axis] for axis in order), dtype).transpose(back)
+
     def dense(self) -> Array:
         """The whole gradient, a new array."""
         (index, grad), *others = self.parts
         rows = {index for index, _ in self.parts if len(index) == 1 and type(index[0]) is int}
         if len(rows) == len(self.parts) == self.shape[0] and min(rows)[0] >= 0:
-            out = new_result(self.shape, grad.dtype)  # each row has one, and is written once
+            out = self._new(grad.dtype)  # each row has one, and is written once
             for index, grad in self.parts:
                 out[index] = grad
             return out
-        out = new_result(self.shape, grad.dtype)
+        out = self._new(grad.dtype)
         out.fill(0)
         out[index] = grad
         for index, grad in others:

@@ -46,8 +46,10 @@ class Sampler:
             best = np.zeros_like(wide)
             best[np.arange(len(wide)), wide.argmax(1)] = 1
             return best
-        wide = wide / self.temperature
-        e = np.exp(wide - wide.max(1, keepdims=True))
+        with np.errstate(over="ignore"):
+            # 0 for the largest, so that no temperature is too low.
+            wide = (wide - wide.max(1, keepdims=True)) / self.temperature
+        e = np.exp(wide)
         p: Array = e / e.sum(1, keepdims=True)
         if self.top_k is None and self.top_p is None:
             return p
@@ -102,6 +104,18 @@ def sample(
     decoding: Decoding, rows: int, steps: int, sampler: Sampler, eos: int | None
 ) -> Iterator[Array]:
     """Yields (rows,) tokens per step; -1 for rows that have ended."""
+    _check_steps(steps)
+    return _steps(decoding, rows, steps, sampler, eos)
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 0:
+        raise ValueError(f"generate: max_new_tokens={steps}, expected at least 0")
+
+
+def _steps(
+    decoding: Decoding, rows: int, steps: int, sampler: Sampler, eos: int | None
+) -> Iterator[Array]:
     ended = np.zeros(rows, bool)
     tokens: Array | None = None
     for _ in range(steps if rows else 0):
@@ -133,6 +147,7 @@ def beam_search(
     """
     if beams < 1:
         raise ValueError(f"generate: beams={beams}, expected at least 1")
+    _check_steps(steps)
     scores = np.full((rows, beams), -np.inf)
     scores[:, 0] = 0  # the others are copies
     texts = np.zeros((rows, beams, 0), np.int64)

@@ -25,7 +25,8 @@ from .activation import (
     Softsign,
     Tanh,
 )
-from .attention import KVCache, MultiheadAttention
+from .attention import MultiheadAttention
+from .cache import KVCache
 from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .conv import Conv1d, Conv2d, Conv3d, Fold, Unfold
 from .conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d

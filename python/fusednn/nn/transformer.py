@@ -15,7 +15,8 @@ from .. import functional as F
 from .._tensor.tape import Array, raw
 from . import init
 from .activation import Dropout
-from .attention import KVCache, MultiheadAttention
+from .attention import MultiheadAttention
+from .cache import KVCache
 from .container import ModuleList
 from .dense import Linear, check_sizes
 from .module import Module
@@ -64,7 +65,11 @@ class SinusoidalPositionalEncoding(Module):
 
     def forward(self, x: Any, offset: int = 0) -> Any:
         """(..., T, d_model), the same shape."""
-        shape = raw(x).shape
+        shape, dtype = raw(x).shape, raw(x).dtype
+        if dtype.char not in "fd":
+            raise TypeError(
+                f"SinusoidalPositionalEncoding: x has dtype {dtype}, expected float32 or float64"
+            )
         if len(shape) < 2 or shape[-1] != self.d_model:
             raise ValueError(
                 f"SinusoidalPositionalEncoding: x has shape {shape}, expected "
@@ -76,7 +81,7 @@ class SinusoidalPositionalEncoding(Module):
                 f"SinusoidalPositionalEncoding: positions {offset} to {end - 1} go beyond "
                 f"max_len={self.max_len}"
             )
-        return x + self.table(raw(x).dtype)[offset:end]
+        return x + self.table(dtype)[offset:end]
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, max_len={self.max_len}"

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from .._tensor.tape import SHARED, Array, TensorBase, wrap
-
-_BLOCK = 1 << 14  # elements turned into float64 at a time: 128 KB, inside any L2 cache
 
 
 def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
@@ -19,20 +18,6 @@ def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
         if not isinstance(one, TensorBase):
             raise TypeError(f"{op}: parameters must be Tensors, got {type(one).__name__}")
     return [one for one in dict.fromkeys(given) if one._grad is not None]
-
-
-def _sum_of_squares(array: Array, scale: float, buffer: Array) -> float:
-    """sum (array * scale)**2 in float64, block by block."""
-    flat, total = array.ravel(), 0.0
-    for start in range(0, flat.size, _BLOCK):
-        part = flat[start : start + _BLOCK]
-        block = buffer[: part.size]
-        block[:] = part
-        if scale != 1:
-            block *= scale
-        block *= block
-        total += float(np.add.reduce(block))
-    return total
 
 
 def _largest(arrays: list[Array]) -> float:
@@ -49,19 +34,17 @@ def _norm(arrays: list[Array], norm_type: float) -> float:
     if norm_type == math.inf:
         return _largest(arrays)
     if norm_type == 2:
-        buffer = np.empty(min(_BLOCK, max((a.size for a in arrays), default=0)))
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            total = sum(_sum_of_squares(array, 1.0, buffer) for array in arrays)
+        total = sum(_core.sum_of_squares(array, 1.0) for array in arrays)
         if 1e-200 < total < math.inf:
             return math.sqrt(total)
         # Squares out of float64's range: once more, relative to the largest element.
     top = _largest(arrays)
     if top == 0 or not math.isfinite(top):
         return top
-    with np.errstate(under="ignore"):
-        if norm_type == 2:
-            total = sum(_sum_of_squares(array, 1 / top, buffer) for array in arrays)
-        else:
+    if norm_type == 2:
+        total = sum(_core.sum_of_squares(array, 1 / top) for array in arrays)
+    else:
+        with np.errstate(under="ignore"):
             total = sum(
                 float(np.add.reduce(np.abs(a.astype(np.float64) / top) ** norm_type, axis=None))
                 for a in arrays

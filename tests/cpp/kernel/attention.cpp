@@ -1,6 +1,7 @@
 // Attention forward, backward and weights against loops over all pairs.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernel/support.h"
 
@@ -34,11 +35,17 @@ struct Problem {
     // Exact: weights, output, gradients.
     std::vector<double> w, o, dq, dk, dv, dbias;
 
-    Problem(const Sizes& s, Rule r) : size(s), rule(r) {
+    // half: keys and values are numbers of bfloat16.
+    Problem(const Sizes& s, Rule r, bool half = false) : size(s), rule(r) {
         Random random(std::uint64_t(s.queries * 1000 + s.keys) + std::uint64_t(r));
         q = random.array<T>(s.batch * s.heads * s.queries * s.dim);
         k = random.array<T>(s.batch * s.kv_heads * s.keys * s.dim);
         v = random.array<T>(s.batch * s.kv_heads * s.keys * s.value_dim);
+        if (half) {
+            for (std::vector<T>* x : {&k, &v}) {
+                for (T& value : *x) value = T(std::nearbyint(double(value) * 128) / 128);
+            }
+        }
         grad = random.array<T>(s.batch * s.heads * s.queries * s.value_dim);
         bias = random.array<T>(s.heads * s.queries * s.keys);
         for (i64 i = 0; i < s.batch * s.queries * s.keys; ++i) {
@@ -49,6 +56,18 @@ struct Problem {
         compute();
     }
 
+    // Of the softcap at a score.
+    double slope(i64 b, i64 h, i64 i, i64 j) const {
+        if (!(p.softcap > 0)) return 1;
+        const i64 query = ((b * size.heads + h) * size.queries + i) * size.dim;
+        const i64 key = ((b * size.kv_heads + kv(h)) * size.keys + j) * size.dim;
+        double x = 0;
+        for (i64 d = 0; d < size.dim; ++d) {
+            x += double(q[std::size_t(query + d)]) * double(k[std::size_t(key + d)]);
+        }
+        const double t = std::tanh(x * p.scale / p.softcap);
+        return 1 - t * t;
+    }
     i64 kv(i64 h) const { return h / (size.heads / size.kv_heads); }
     i64 score(i64 b, i64 h, i64 i, i64 j) const {
         return ((b * size.heads + h) * size.queries + i) * size.keys + j;
@@ -170,6 +189,78 @@ Expected expect(const std::vector<double>& values, const Sizes& s, i64 terms) {
     return e;
 }
 
+// Gradients where the weights are the result: dq and dk of sum(dw * weights).
+template <class T>
+void weights_case(const Problem<T>& problem, const std::string& name) {
+    const Sizes& s = problem.size;
+    const i64 rows = s.batch * s.heads * s.queries;
+    const std::vector<T> dw = Random(7).array<T>(rows * s.keys);
+    std::vector<double> dq(problem.q.size(), 0), dk(problem.k.size(), 0);
+    for (i64 row = 0; row < rows; ++row) {
+        const i64 h = row / s.queries % s.heads, b = row / s.queries / s.heads;
+        const double* w = problem.w.data() + row * s.keys;
+        double mean = 0;
+        for (i64 j = 0; j < s.keys; ++j) mean += w[j] * double(dw[std::size_t(row * s.keys + j)]);
+        for (i64 j = 0; j < s.keys; ++j) {
+            const i64 key = ((b * s.kv_heads + problem.kv(h)) * s.keys + j) * s.dim;
+            const double ds = w[j] * (double(dw[std::size_t(row * s.keys + j)]) - mean) *
+                              problem.slope(b, h, row % s.queries, j) * problem.p.scale;
+            for (i64 d = 0; d < s.dim; ++d) {
+                dq[std::size_t(row * s.dim + d)] += ds * double(problem.k[std::size_t(key + d)]);
+                dk[std::size_t(key + d)] += ds * double(problem.q[std::size_t(row * s.dim + d)]);
+            }
+        }
+    }
+    const i64 shared = s.queries * (s.heads / s.kv_heads);
+    check<T>("attention_weights_backward " + name, {expect<T>(dq, s, 1), expect<T>(dk, s, shared)},
+             [&](const KernelTable<T>& table, T* const* out) {
+                 std::vector<T> weights(dw.size() + 1), stats(std::size_t(2 * rows) + 1);
+                 AttentionParams<T> p = problem.p;
+                 p.value_dim = 0;
+                 p.value = {nullptr, 0, 0, 0};
+                 table.attention_forward(p, {nullptr, 0, 0, 0}, stats.data());
+                 table.attention_weights(p, stats.data(), weights.data());
+                 AttentionGradients<T> g{};
+                 g.of_weights = true;
+                 g.output = Problem<T>::template heads<const T>(weights.data(), s.heads, s.queries,
+                                                                s.keys);
+                 g.grad =
+                     Problem<T>::template heads<const T>(dw.data(), s.heads, s.queries, s.keys);
+                 g.stats = stats.data();
+                 g.query = Problem<T>::heads(out[0], s.heads, s.queries, s.dim);
+                 g.key = Problem<T>::heads(out[1], s.kv_heads, s.keys, s.dim);
+                 table.attention_backward(p, g);
+             });
+}
+
+// Keys and values as halves of floats: the problem's own have to be such.
+void half_case(const Problem<float>& problem, const std::string& name) {
+    const Sizes& s = problem.size;
+    const auto halves = [](const std::vector<float>& x) {
+        std::vector<BFloat16> result(x.size() + 1);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            std::uint32_t bits;
+            std::memcpy(&bits, &x[i], sizeof bits);
+            result[i] = {std::uint16_t(bits >> 16)};
+        }
+        return result;
+    };
+    const std::vector<BFloat16> k = halves(problem.k), v = halves(problem.v);
+    AttentionParams<float> p = problem.p;
+    p.key = p.value = {nullptr, 0, 0, 0};
+    p.half_key = Problem<float>::heads<const BFloat16>(k.data(), s.kv_heads, s.keys, s.dim);
+    p.half_value = Problem<float>::heads<const BFloat16>(v.data(), s.kv_heads, s.keys, s.value_dim);
+    check<float>("attention_forward bfloat16 " + name,
+                 {expect<float>(problem.o, s, 1), expect<float>(problem.w, s, 1)},
+                 [&](const KernelTable<float>& table, float* const* out) {
+                     std::vector<float> stats(std::size_t(2 * s.batch * s.heads * s.queries) + 1);
+                     table.attention_forward(
+                         p, Problem<float>::heads(out[0], s.heads, s.queries, s.value_dim),
+                         stats.data());
+                     table.attention_weights(p, stats.data(), out[1]);
+                 });
+}
+
 template <class T>
 void attention_case(const Sizes& s, Rule rule) {
     const Problem<T> problem(s, rule);
@@ -211,6 +302,8 @@ void attention_case(const Sizes& s, Rule rule) {
             }
             table.attention_backward(p, g);
         });
+    weights_case(problem, name);
+    if constexpr (sizeof(T) == sizeof(float)) half_case(Problem<float>(s, rule, true), name);
 }
 
 }  // namespace

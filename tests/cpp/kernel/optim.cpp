@@ -196,7 +196,22 @@ void adagrad_case(i64 size, int variant) {
 }
 
 template <class T>
+void sum_case(i64 size) {
+    const auto x = Random(std::uint64_t(size) + 7).array<T>(size);
+    Sum sum;
+    for (T value : x) sum.add(double(value) * 0.5 * (double(value) * 0.5));
+    Expected expected;
+    // Rounded to T for the comparison.
+    expected.push(sum.value, sum.slack<double>() + slack<T>(sum.value));
+    check<T>("sum_of_squares " + std::to_string(size), {expected},
+             [&](const KernelTable<T>& table, T* const* out) {
+                 out[0][0] = T(table.sum_of_squares(size, x.data(), 0.5));
+             });
+}
+
+template <class T>
 void all() {
+    for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009, 16384, 40'001}) sum_case<T>(size);
     for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009}) {
         for (int variant = 0; variant < 64; variant += size < 40 ? 5 : 1)
             sgd_case<T>(size, variant);
