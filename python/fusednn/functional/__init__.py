@@ -63,7 +63,7 @@ from .pool import (
     max_unpool1d,
     max_unpool2d,
 )
-from .recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
+from .recurrent import gru, gru_cell, layer_norm_lstm, lstm, lstm_cell, rnn, rnn_cell
 from .softmax import log_softmax, softmax, softmin
 
 __all__ = [
@@ -106,6 +106,7 @@ __all__ = [
     "instance_norm",
     "l1_loss",
     "layer_norm",
+    "layer_norm_lstm",
     "leaky_relu",
     "linear",
     "locally_connected1d",
