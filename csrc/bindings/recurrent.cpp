@@ -13,7 +13,8 @@ namespace {
 
 // The name with static storage of an op that Python names.
 const char* op_name(const std::string& name) {
-    static const char* const names[] = {"rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell"};
+    static const char* const names[] = {
+        "rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell", "layer_norm_lstm"};
     for (const char* known : names) {
         if (name == known) return known;
     }
@@ -34,21 +35,23 @@ struct Options {
           layers(to_int(given[2], op, "num_layers")),
           bidirectional(given[3].cast<bool>()),
           batch_first(given[4].cast<bool>()) {}
-    bool single_step() const { return std::strlen(op) > 4; }
+    bool single_step() const { return std::strstr(op, "_cell") != nullptr; }
 };
 
 // What most calls do not have: None, or (masks of dropout between layers or None, mask of recurrent
-// dropout or None, checkpoint_every or None).
+// dropout or None, checkpoint_every or None, eps or None).
 struct Extra {
     py::object masks = py::none(), recurrent_mask = py::none();
     i64 every = 0;
+    double eps = 0;
 
     Extra(const char* op, py::handle given) {
         if (given.is_none()) return;
         const auto parts = py::reinterpret_borrow<py::tuple>(given);
         masks = parts[0];
         recurrent_mask = parts[1];
-        const py::object steps = parts[2];
+        const py::object steps = parts[2], epsilon = parts[3];
+        if (!epsilon.is_none()) eps = epsilon.cast<double>();
         if (steps.is_none()) return;
         every = to_int(steps, op, "checkpoint_every");
         if (every < 1) {
@@ -79,6 +82,7 @@ struct Call {
         args.layers = options.layers;
         args.bidirectional = options.bidirectional;
         args.batch_first = options.batch_first;
+        args.eps = extra.eps;
         args.input = ops::shape_of(input.view());
         ops::Shape h_shape, c_shape, lengths_shape;
         const auto state = [&](std::optional<Array>& array, py::handle object, const char* name,
@@ -141,7 +145,7 @@ py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle
     py::object out = py::none(), c_n = py::none(), saved = py::none();
     if (!options.single_step()) out = call.make(plan.out, &to.out);
     py::object h_n = call.make(plan.state_h, &to.h_n);
-    if (plan.cell == Cell::lstm) c_n = call.make(plan.state_c, &to.c_n);
+    if (plan.has_memory()) c_n = call.make(plan.state_c, &to.c_n);
     if (keep) {
         py::tuple kept(std::size_t(2 * plan.layers - 1));
         void* data;

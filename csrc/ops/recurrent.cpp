@@ -16,6 +16,7 @@ namespace {
 Cell cell_of(const RecurrentArgs& args) {
     const std::string op = args.op;
     if (op == "lstm" || op == "lstm_cell") return Cell::lstm;
+    if (op == "layer_norm_lstm") return Cell::norm_lstm;
     if (op == "gru" || op == "gru_cell") return Cell::gru;
     if (args.nonlinearity == "tanh") return Cell::rnn_tanh;
     if (args.nonlinearity == "relu") return Cell::rnn_relu;
@@ -25,7 +26,7 @@ Cell cell_of(const RecurrentArgs& args) {
 }
 
 i64 gates_of(Cell cell) {
-    return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
+    return cell == Cell::lstm || cell == Cell::norm_lstm ? 4 : cell == Cell::gru ? 3 : 1;
 }
 
 // Rows a multiple of 512 bytes apart would fight for the same few places in L1: the step reads a
@@ -65,13 +66,15 @@ std::string weight_name(const RecurrentArgs& args, const RecurrentPlan& plan, i6
     static const char* const step_names[] = {"w_ih", "w_hh", "b_ih", "b_hh"};
     static const char* const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh",
                                         "weight_hr"};
+    static const char* const gains[] = {"gain_ih", "gain_hh", "gain_c", "bias_c"};
     const i64 per = plan.weights_per_direction;
     i64 kind = index % per;
     if (!plan.bias && kind == 2) kind = 4;
     if (args.single_step) return step_names[kind];
     const i64 at = index / per;
-    return std::string(names[kind]) + "_l" + std::to_string(at / plan.directions) +
-           (at % plan.directions ? "_reverse" : "");
+    const bool is_gain = plan.cell == Cell::norm_lstm && index % per >= plan.first_gain();
+    return std::string(is_gain ? gains[index % per - plan.first_gain()] : names[kind]) + "_l" +
+           std::to_string(at / plan.directions) + (at % plan.directions ? "_reverse" : "");
 }
 
 // How many weights there are, and with them whether biases and projections are among them.
@@ -79,6 +82,19 @@ void count_weights(const RecurrentArgs& args, RecurrentPlan& plan) {
     const i64 count = i64(args.weights.size()), sets = plan.layers * plan.directions;
     const i64 per = count % sets ? 0 : count / sets;
     const bool is_lstm = plan.cell == Cell::lstm && !args.single_step;
+    if (plan.cell == Cell::norm_lstm) {
+        if (per != 5 && per != 8) {
+            throw Error(std::string(args.op) + ": got " + std::to_string(count) +
+                        " weights, expected for each of " + std::to_string(plan.layers) +
+                        " layers and " + std::to_string(plan.directions) +
+                        " directions: weight_ih, weight_hh, gain_ih, gain_hh and gain_c, or "
+                        "weight_ih, weight_hh, bias_ih, bias_hh, gain_ih, gain_hh, gain_c and "
+                        "bias_c");
+        }
+        plan.weights_per_direction = per;
+        plan.bias = per == 8;
+        return;
+    }
     if (per < 2 || per > (is_lstm ? 5 : 4) || (per == 3 && !is_lstm)) {
         throw Error(std::string(args.op) + ": got " + std::to_string(count) +
                     " weights, expected for each of " + std::to_string(plan.layers) +
@@ -116,6 +132,10 @@ void read_weights(const RecurrentArgs& args, RecurrentPlan& plan) {
         Shape expected = {rows, plan.outputs};
         if (kind == 0) expected = {rows, plan.layer_inputs(layer)};
         if (kind == 2 || kind == 3) expected = {rows};
+        const i64 gain = kind - plan.first_gain();
+        if (plan.cell == Cell::norm_lstm && gain >= 0) {
+            expected = {gain < 2 ? rows : plan.hidden};
+        }
         if (plan.projected && kind == plan.weights_per_direction - 1) {
             expected = {plan.outputs, plan.hidden};
         }
@@ -175,10 +195,11 @@ void read_lengths(const RecurrentArgs& args, RecurrentPlan& plan) {
 }  // namespace
 
 i64 RecurrentPlan::reserve_size(i64 direction) const {
-    const i64 states = (cell == Cell::lstm ? hidden : 0) + outputs;
+    const i64 states = (has_memory() ? hidden : 0) + outputs;
     const i64 count = i64(segments[direction].size()) - 1;
     if (count > 0) return checked_product(op, checked_product(op, count, batch), states);
-    return checked_product(op, rows, gates_row + states);
+    const i64 products = cell == Cell::norm_lstm ? 2 * gates_row + 2 : 0;
+    return checked_product(op, rows, gates_row + states + products);
 }
 
 i64 RecurrentPlan::layer_reserve() const {
@@ -199,6 +220,7 @@ RecurrentPlan recurrent_plan(const RecurrentArgs& args) {
     plan.cell = cell_of(args);
     plan.layers = args.layers;
     plan.directions = args.bidirectional ? 2 : 1;
+    plan.eps = args.eps;
     if (plan.layers < 1) {
         throw Error(std::string(args.op) + ": num_layers=" + std::to_string(plan.layers) +
                     ", expected at least 1");
@@ -207,7 +229,7 @@ RecurrentPlan recurrent_plan(const RecurrentArgs& args) {
     read_weights(args, plan);
     read_state(args, plan);
     read_lengths(args, plan);
-    const i64 kept = plan.cell == Cell::lstm || plan.cell == Cell::gru ? 4 : 1;
+    const i64 kept = plan.has_memory() || plan.cell == Cell::gru ? 4 : 1;
     plan.gates_row = padded_row(checked_product(args.op, kept, plan.hidden), args.dtype);
     if (!args.masks.empty() && i64(args.masks.size()) != plan.layers - 1) {
         throw Error(std::string(args.op) + ": got " + std::to_string(args.masks.size()) +
@@ -293,174 +315,6 @@ void recurrent_cut(RecurrentPlan& plan, i64 every) {
         std::reverse(blocks.begin(), blocks.end());
         std::reverse(segments.begin(), segments.end());
     }
-}
-
-namespace {
-
-// Scratch memory between layers.
-class Block {
-  public:
-    explicit Block(i64 bytes) : data_(memory_acquire(std::size_t(bytes))) {}
-    ~Block() { memory_release(data_); }
-    Block(const Block&) = delete;
-    Block& operator=(const Block&) = delete;
-    void* get() const { return data_; }
-
-  private:
-    void* data_;
-};
-
-template <class T>
-class Walk {
-  public:
-    Walk(const RecurrentPlan& plan, const RecurrentArrays& in) : plan_(plan), in_(in) {}
-
-    RecurrentParams<T> params(i64 layer, i64 direction, const void* x) const {
-        const RecurrentPlan& plan = plan_;
-        const i64 index = layer * plan.directions + direction;
-        RecurrentParams<T> p{};
-        p.cell = plan.cell;
-        p.reverse = direction == 1;
-        p.steps = plan.steps;
-        p.batch = plan.batch;
-        p.rows = plan.rows;
-        p.inputs = plan.layer_inputs(layer);
-        p.hidden = plan.hidden;
-        p.outputs = plan.outputs;
-        p.gates_row = plan.gates_row;
-        p.active = plan.order.empty() ? nullptr : plan.active.data();
-        p.order = plan.order.empty() ? nullptr : plan.order.data();
-        p.x = static_cast<const T*>(x);
-        p.x_step = plan.time_axis_step * p.inputs;
-        p.x_row = plan.time_axis_row * p.inputs;
-        const auto weight = [&](i64 kind) {
-            return static_cast<const T*>(
-                in_.weights[std::size_t(index * plan.weights_per_direction + kind)]);
-        };
-        p.w_ih = weight(0);
-        p.w_hh = weight(1);
-        p.b_ih = plan.bias ? weight(2) : nullptr;
-        p.b_hh = plan.bias ? weight(3) : nullptr;
-        p.w_hr = plan.projected ? weight(plan.weights_per_direction - 1) : nullptr;
-        p.mask = state(static_cast<const T*>(in_.recurrent_mask), index, plan.outputs);
-        const std::vector<i64>& blocks = plan.blocks[direction];
-        const std::vector<i64>& segments = plan.segments[direction];
-        p.blocks = blocks.data();
-        p.block_count = std::max(i64(blocks.size()) - 1, i64(0));
-        p.segments = segments.data();
-        p.segment_count = std::max(i64(segments.size()) - 1, i64(0));
-        p.h0 = state(static_cast<const T*>(in_.h0), index, plan.outputs);
-        p.c0 = state(static_cast<const T*>(in_.c0), index, plan.hidden);
-        return p;
-    }
-    // The part of an array (layers * directions, batch, width) that belongs to `index`.
-    template <class U>
-    U* state(U* data, i64 index, i64 width) const {
-        return data ? data + index * plan_.batch * width : nullptr;
-    }
-    i64 width() const { return plan_.directions * plan_.outputs; }
-    // Elements of a layer's output.
-    i64 size() const { return plan_.steps * plan_.batch * width(); }
-
-    void mask(i64 layer, const T* x, T* y) const {
-        // One mask for all time steps stands where the time axis does not.
-        const T* m = static_cast<const T*>(in_.masks[std::size_t(layer)]);
-        if (!plan_.variational) return kernels<T>().apply_mask(1, 1, size(), x, m, y);
-        const bool rows_first = plan_.time_axis_row == plan_.steps;
-        const i64 outer = rows_first ? plan_.batch : 1;
-        const i64 inner = rows_first ? width() : plan_.batch * width();
-        kernels<T>().apply_mask(outer, plan_.steps, inner, x, m, y);
-    }
-
-  private:
-    const RecurrentPlan& plan_;
-    const RecurrentArrays& in_;
-};
-
-template <class T>
-void forward(const RecurrentPlan& plan, const RecurrentArrays& in, const RecurrentOutputs& to) {
-    const Walk<T> walk(plan, in);
-    const i64 width = walk.width();
-    // What a layer hands to the next: alternating scratch blocks, or the arrays that are kept.
-    const bool keep = !to.inputs.empty();
-    const i64 bytes = plan.layers > 1 ? walk.size() * i64(sizeof(T)) : 0;
-    const Block even(keep ? 0 : bytes), odd(keep || plan.layers < 3 ? 0 : bytes);
-    const void* x = in.input;
-    for (i64 layer = 0; layer < plan.layers; ++layer) {
-        const bool last = layer + 1 == plan.layers;
-        T* out = static_cast<T*>(last   ? to.out
-                                 : keep ? to.inputs[std::size_t(layer)]
-                                        : (layer % 2 ? odd : even).get());
-        for (i64 direction = 0; direction < plan.directions; ++direction) {
-            const i64 index = layer * plan.directions + direction;
-            RecurrentResults<T> results{};
-            results.out = out ? out + direction * plan.outputs : nullptr;
-            results.out_step = plan.time_axis_step * width;
-            results.out_row = plan.time_axis_row * width;
-            results.h_n = walk.state(static_cast<T*>(to.h_n), index, plan.outputs);
-            results.c_n = walk.state(static_cast<T*>(to.c_n), index, plan.hidden);
-            if (!to.reserves.empty()) {
-                results.reserve = static_cast<T*>(to.reserves[std::size_t(layer)]) +
-                                  plan.reserve_begin(direction);
-            }
-            kernels<T>().recurrent_forward(walk.params(layer, direction, x), results);
-        }
-        if (!last && !in.masks.empty()) walk.mask(layer, out, out);
-        x = out;
-    }
-}
-
-template <class T>
-void backward(const RecurrentPlan& plan, const RecurrentArrays& in,
-              const RecurrentGradients& grads) {
-    const Walk<T> walk(plan, in);
-    const i64 width = walk.width();
-    const i64 bytes = plan.layers > 1 ? walk.size() * i64(sizeof(T)) : 0;
-    const Block even(bytes), odd(plan.layers < 3 ? 0 : bytes);
-    const T* d_out = static_cast<const T*>(grads.d_out);
-    for (i64 layer = plan.layers - 1; layer >= 0; --layer) {
-        const void* x = layer ? grads.inputs[std::size_t(layer - 1)] : in.input;
-        T* d_x = static_cast<T*>(layer ? (layer % 2 ? even : odd).get() : grads.d_input);
-        for (i64 direction = 0; direction < plan.directions; ++direction) {
-            const i64 index = layer * plan.directions + direction;
-            const auto gradient = [&](i64 kind) {
-                return static_cast<T*>(
-                    grads.d_weights[std::size_t(index * plan.weights_per_direction + kind)]);
-            };
-            RecurrentGrads<T> g{};
-            g.reserve = static_cast<const T*>(grads.reserves[std::size_t(layer)]) +
-                        plan.reserve_begin(direction);
-            g.d_out = d_out ? d_out + direction * plan.outputs : nullptr;
-            g.out_step = plan.time_axis_step * width;
-            g.out_row = plan.time_axis_row * width;
-            g.d_h_n = walk.state(static_cast<const T*>(grads.d_h_n), index, plan.outputs);
-            g.d_c_n = walk.state(static_cast<const T*>(grads.d_c_n), index, plan.hidden);
-            g.d_x = d_x;
-            g.d_x_add = direction == 1;
-            g.d_w_ih = gradient(0);
-            g.d_w_hh = gradient(1);
-            g.d_b_ih = plan.bias ? gradient(2) : nullptr;
-            g.d_b_hh = plan.bias ? gradient(3) : nullptr;
-            g.d_w_hr = plan.projected ? gradient(plan.weights_per_direction - 1) : nullptr;
-            g.d_h0 = walk.state(static_cast<T*>(grads.d_h0), index, plan.outputs);
-            g.d_c0 = walk.state(static_cast<T*>(grads.d_c0), index, plan.hidden);
-            kernels<T>().recurrent_backward(walk.params(layer, direction, x), g);
-        }
-        if (layer && !in.masks.empty()) walk.mask(layer - 1, d_x, d_x);
-        d_out = d_x;
-    }
-}
-
-}  // namespace
-
-void recurrent_forward(const RecurrentPlan& plan, const RecurrentArrays& in,
-                       const RecurrentOutputs& to) {
-    with_dtype(in.dtype, [&](auto zero) { forward<decltype(zero)>(plan, in, to); });
-}
-
-void recurrent_backward(const RecurrentPlan& plan, const RecurrentArrays& in,
-                        const RecurrentGradients& grads) {
-    with_dtype(in.dtype, [&](auto zero) { backward<decltype(zero)>(plan, in, grads); });
 }
 
 }  // namespace fusednn::ops

@@ -15,6 +15,7 @@ struct RecurrentArgs {
     bool single_step;  // a cell: input (N, I) or (I,), no time axis
     i64 layers;
     bool bidirectional, batch_first;
+    double eps;  // of layer normalisation
     Shape input;
     std::vector<Shape> weights;      // flat: layer by layer, direction by direction
     const Shape *state_h, *state_c;  // or null
@@ -32,6 +33,7 @@ struct RecurrentPlan {
     Cell cell;
     i64 layers, directions;
     bool bias, projected;
+    double eps;
     i64 weights_per_direction;
     i64 steps, batch, rows;
     i64 inputs, hidden, outputs;
@@ -43,6 +45,9 @@ struct RecurrentPlan {
     std::vector<i64> blocks[2], segments[2];
     Shape out, state_h, state_c;
 
+    bool has_memory() const { return cell == Cell::lstm || cell == Cell::norm_lstm; }
+    // Where the gains begin among a direction's weights.
+    i64 first_gain() const { return bias ? 4 : 2; }
     i64 layer_inputs(i64 layer) const { return layer ? directions * outputs : inputs; }
     i64 gates_row;  // see RecurrentParams
     // Of one direction of one layer, and what lies before it in its layer's.

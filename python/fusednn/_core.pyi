@@ -517,8 +517,8 @@ def cuda_status() -> str: ...
 # ---- recurrent (bindings/recurrent.cpp) ----------------------------------------------------------
 # options: (op, nonlinearity, num_layers, bidirectional, batch_first).
 RecurrentOptions = tuple[str, str, int, bool, bool]
-# masks of dropout between the layers, the mask of recurrent dropout, checkpoint_every
-RecurrentExtra = tuple[Sequence[Array] | None, Array | None, int | None]
+# masks of dropout between the layers, the mask of recurrent dropout, checkpoint_every, eps
+RecurrentExtra = tuple[Sequence[Array] | None, Array | None, int | None, float | None]
 
 def recurrent_forward(
     options: RecurrentOptions,

@@ -147,14 +147,17 @@ class Walk {
   private:
     void run_again(RecurrentSteps<T>& again, i64 block_begin, i64 block_end);
     void step(i64 n, i64 block_row, T* dx);
+    void norm_step(i64 active, i64 start, i64 at);
     void to_step_before(i64 active, const T* d_gates);
     void gradients(i64 begin, i64 end, bool first, T* dx);
 
     const RecurrentParams<T>& p_;
     const RecurrentGrads<T>& g_;
     const Rows<T>& rows_;
-    const bool is_lstm_, is_gru_, in_place_, fused_;
-    const i64 d_row_, state_row_, block_rows_;
+    const bool has_c_, is_gru_, is_norm_, in_place_, fused_;
+    const i64 d_row_, state_row_;
+    // The most rows of a block, of a segment, and of both; the last two 0 without checkpoints.
+    const i64 block_rows_, segment_rows_, both_rows_;
     i64 segment_;  // whose rows kept_ has: those before it are still to come
     Kept<T> kept_;
     Workspace<T> d_gates_, dh_, dc_;
@@ -163,8 +166,10 @@ class Walk {
     // With a mask: the mask, dh on its way through it, h_before as W_hh met it.
     Workspace<T> mask_, through_, masked_h_;
     Workspace<T> own_dx_;
+    // With normalisation: the products' gradients, and those behind LN(c), times it.
+    Workspace<T> d_by_x_, d_by_h_, d_cell_, d_gain_c_;
     // With checkpoints: what kept_ points to.
-    Workspace<T> gates_, c_before_, h_before_;
+    Workspace<T> gates_, c_before_, h_before_, by_x_, by_h_, scale_;
     const StepProduct<T> by_hh_, by_hr_, by_ih_;
 };
 
@@ -173,18 +178,21 @@ Walk<T>::Walk(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const Row
     : p_(p),
       g_(g),
       rows_(rows),
-      is_lstm_(p.cell == Cell::lstm),
+      has_c_(has_memory(p.cell)),
       is_gru_(p.cell == Cell::gru),
+      is_norm_(p.cell == Cell::norm_lstm),
       in_place_(rows.in_place()),
       fused_(g.d_x && fuses_input(p)),
       d_row_(p.gates_row),
       state_row_(rows.state_row()),
       block_rows_(most_rows(rows, p.blocks, p.block_count)),
+      segment_rows_(most_rows(rows, p.segments, p.segment_count)),
+      both_rows_(p.segment_count ? max_of(segment_rows_, block_rows_) : 0),
       segment_(p.segment_count),
       kept_(parts_of(p, const_cast<T*>(g.reserve))),
       d_gates_(block_rows_ * d_row_),
       dh_(p.batch * state_row_),
-      dc_(is_lstm_ ? p.batch * state_row_ : 0),
+      dc_(has_c_ ? p.batch * state_row_ : 0),
       inner_dh_(p.w_hr ? p.batch * state_row_ : 0),
       outer_dh_(p.w_hr ? block_rows_ * p.outputs : 0),
       unprojected_(p.w_hr ? block_rows_ * p.hidden : 0),
@@ -192,21 +200,27 @@ Walk<T>::Walk(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const Row
       through_(p.mask ? p.batch * state_row_ : 0),
       masked_h_(p.mask ? block_rows_ * p.outputs : 0),
       own_dx_(g.d_x && !in_place_ ? block_rows_ * p.inputs : 0),
-      gates_(most_rows(rows, p.segments, p.segment_count) * d_row_),
-      c_before_(is_lstm_ ? most_rows(rows, p.segments, p.segment_count) * p.hidden : 0),
-      h_before_(p.segment_count == 0
-                    ? 0
-                    : max_of(most_rows(rows, p.segments, p.segment_count), block_rows_) *
-                          p.outputs),
+      d_by_x_(is_norm_ ? block_rows_ * d_row_ : 0),
+      d_by_h_(is_norm_ ? block_rows_ * d_row_ : 0),
+      d_cell_(is_norm_ ? block_rows_ * p.hidden : 0),
+      d_gain_c_(is_norm_ ? block_rows_ * p.hidden : 0),
+      gates_(segment_rows_ * d_row_),
+      c_before_(has_c_ ? segment_rows_ * p.hidden : 0),
+      h_before_(both_rows_ * p.outputs),
+      by_x_(is_norm_ ? both_rows_ * d_row_ : 0),
+      by_h_(is_norm_ ? both_rows_ * d_row_ : 0),
+      scale_(is_norm_ ? both_rows_ * 2 : 0),
       by_hh_(p.steps, p.batch, 1, p.outputs, gates_of(p.cell) * p.hidden, p.w_hh, p.outputs, 1),
       by_hr_(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.hidden : 0, p.outputs, p.w_hr, p.hidden,
              1),
       by_ih_(fused_ ? p.steps : 0, p.batch, 1, p.inputs, gates_of(p.cell) * p.hidden, p.w_ih,
              p.inputs, 1) {
     rows.load_state(g.d_h_n, p.outputs, dh_.get());
-    if (is_lstm_) rows.load_state(g.d_c_n, p.hidden, dc_.get());
+    if (has_c_) rows.load_state(g.d_c_n, p.hidden, dc_.get());
     if (p.mask) rows.load_state(p.mask, p.outputs, mask_.get());
-    if (p.segment_count) kept_ = {0, 0, gates_.get(), c_before_.get(), h_before_.get()};
+    if (p.segment_count == 0) return;
+    kept_ = {0,           0,           gates_.get(), c_before_.get(), h_before_.get(),
+             by_x_.get(), by_h_.get(), scale_.get()};
 }
 
 template <class T>
@@ -222,7 +236,7 @@ void Walk<T>::run(RecurrentSteps<T>* again) {
         gradients(begin, end, block + 1 == p_.block_count, g_.d_x ? dx : nullptr);
     }
     rows_.store_state(dh_.get(), p_.outputs, g_.d_h0);
-    if (is_lstm_) rows_.store_state(dc_.get(), p_.hidden, g_.d_c0);
+    if (has_c_) rows_.store_state(dc_.get(), p_.hidden, g_.d_c0);
 }
 
 template <class T>
@@ -247,6 +261,11 @@ void Walk<T>::step(i64 n, i64 block_row, T* dx) {
         rows_.keep_state(active, dh_.get(), p.outputs, outer_dh_.get() + at * p.outputs);
         by_hr_.multiply(active, dh_.get(), state_row_, inner_dh_.get(), state_row_, false);
     }
+    if (is_norm_) {
+        norm_step(active, start, at);
+        if (n > 0 || g_.d_h0) to_step_before(active, d_by_h_.get() + at * d_row_);
+        return;
+    }
     BackStep<T> s;
     s.hidden = p.hidden;
     s.gates = kept_.gates + (start - kept_.row) * d_row_;
@@ -264,6 +283,31 @@ void Walk<T>::step(i64 n, i64 block_row, T* dx) {
         by_ih_.multiply(active, s.d_gates, d_row_, dx + at * p.inputs, p.inputs,
                         in_place_ && g_.d_x_add);
     }
+}
+
+template <class T>
+void Walk<T>::norm_step(i64 active, i64 start, i64 at) {
+    const i64 row = start - kept_.row, block_row = start - kept_.block_row;
+    NormBackStep<T> s;
+    s.hidden = p_.hidden;
+    s.gain = gains_of(p_);
+    s.gates_row = d_row_;
+    s.gates = kept_.gates + row * d_row_;
+    s.by_x = kept_.by_x + block_row * d_row_;
+    s.by_h = kept_.by_h + block_row * d_row_;
+    s.d_gates = d_gates_.get() + at * d_row_;
+    s.d_by_x = d_by_x_.get() + at * d_row_;
+    s.d_by_h = d_by_h_.get() + at * d_row_;
+    s.scale = kept_.scale + block_row * 2;
+    s.c_before = kept_.c_before + row * p_.hidden;
+    s.d_cell = d_cell_.get() + at * p_.hidden;
+    s.d_gain_c = d_gain_c_.get() + at * p_.hidden;
+    s.state_row = state_row_;
+    s.dh = dh_.get();
+    s.dc = dc_.get();
+    for_rows(active, p_.hidden, [&](i64 begin, i64 end) {
+        for (i64 i = begin; i < end; ++i) norm_lstm_row_back(s, i);
+    });
 }
 
 // dh = (what a GRU hands on directly +) mask * d_gates W_hh.
@@ -296,6 +340,8 @@ void Walk<T>::gradients(i64 begin, i64 end, bool first, T* dx) {
     block.end = end;
     block.add = !first;
     block.d_gates = d_gates_.get();
+    block.d_by_x = is_norm_ ? d_by_x_.get() : block.d_gates;
+    block.d_by_h = is_norm_ ? d_by_h_.get() : block.d_gates;
     block.h_before = kept_.h_before + (row0 - kept_.block_row) * p.outputs;
     for (i64 t = t0; p.mask && t < t0 + end - begin; ++t) {
         for (i64 i = 0; i < rows_.active(t); ++i) {
@@ -308,6 +354,11 @@ void Walk<T>::gradients(i64 begin, i64 end, bool first, T* dx) {
     block.dx = dx;
     block.dx_done = fused_;
     recurrent_gradients(p, g_, rows_, block);
+    if (is_norm_) {
+        const i64 kept = (row0 - kept_.block_row) * d_row_;
+        norm_gradients(p, g_, rows_.count(begin, end), block, kept_.by_x + kept, kept_.by_h + kept,
+                       d_cell_.get(), d_gain_c_.get());
+    }
     if (g_.d_w_hr) {
         projection_gradient(rows_.count(begin, end), p.outputs, p.hidden, outer_dh_.get(),
                             unprojected_.get(), g_.d_w_hr, !first);

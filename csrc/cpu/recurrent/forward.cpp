@@ -81,20 +81,6 @@ void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const
     }
 }
 
-// What is the same in every step.
-template <class T>
-Step<T> every_step(const RecurrentParams<T>& p, const Rows<T>& rows, const T* bias, bool keep) {
-    Step<T> s{};
-    s.hidden = p.hidden;
-    s.gates_row = p.gates_row;
-    s.given = !fuses_input(p);
-    s.bias = bias;
-    s.keep = keep;
-    s.state_row = rows.state_row();
-    s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
-    return s;
-}
-
 }  // namespace
 
 template <class T>
@@ -107,10 +93,11 @@ RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p)
       in_place_(fused_ ? !p.active : rows_.in_place()),
       bias_(p.b_ih ? gates_of(p.cell) * p.hidden : 0),
       h_(p.batch * rows_.state_row()),
-      c_(p.cell == Cell::lstm ? p.batch * rows_.state_row() : 0),
+      c_(has_memory(p.cell) ? p.batch * rows_.state_row() : 0),
       next_(p.batch * rows_.state_row()),
       mask_(p.mask ? p.batch * rows_.state_row() : 0),
       dropped_(p.mask ? p.batch * rows_.state_row() : 0),
+      by_h_(p.cell == Cell::norm_lstm ? p.batch * p.gates_row : 0),
       by_ih_(fused_ ? p.steps : 0, p.batch, gates_of(p.cell), p.hidden, p.inputs, p.w_ih, 1,
              p.inputs),
       by_hh_(p.steps, p.batch, gates_of(p.cell), p.hidden, p.outputs, p.w_hh, 1, p.outputs),
@@ -119,7 +106,7 @@ RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p)
       ahead_(p, by_hh_.panels()) {
     if (p.b_ih) join_biases(p, bias_.get());
     rows_.load_state(p.h0, p.outputs, h_.get());
-    if (p.cell == Cell::lstm) rows_.load_state(p.c0, p.hidden, c_.get());
+    if (has_memory(p.cell)) rows_.load_state(p.c0, p.hidden, c_.get());
     if (p.mask) rows_.load_state(p.mask, p.outputs, mask_.get());
     drop();
 }
@@ -148,7 +135,7 @@ void RecurrentSteps<T>::set_state(const T* h, const T* c) {
 template <class T>
 void RecurrentSteps<T>::finish(const RecurrentResults<T>& to) const {
     rows_.store_state(h_.get(), p_.outputs, to.h_n);
-    if (p_.cell == Cell::lstm) rows_.store_state(c_.get(), p_.hidden, to.c_n);
+    if (has_memory(p_.cell)) rows_.store_state(c_.get(), p_.hidden, to.c_n);
 }
 
 // Pass 1 for some steps, whose rows of x stand at `x`: gates = x W_ih^T + bias.
@@ -177,7 +164,7 @@ void RecurrentSteps<T>::input_gates(i64 begin, i64 end, const T* x, T* gates) co
     g.b_col = p_.inputs;
     g.c = pads ? more_gates.get() : gates;
     g.ldc = pads ? width : p_.gates_row;
-    g.col_bias = p_.b_ih ? bias_.get() : nullptr;
+    g.col_bias = input_bias();
     gemm(g);
     for (i64 i = 0; pads && i < count; ++i) {
         __builtin_memcpy(gates + i * p_.gates_row, more_gates.get() + i * width,
@@ -188,45 +175,33 @@ void RecurrentSteps<T>::input_gates(i64 begin, i64 end, const T* x, T* gates) co
 template <class T>
 void RecurrentSteps<T>::run(i64 begin, i64 end, const Kept<T>& keep,
                             const RecurrentResults<T>* to) {
-    using Factor = typename StepProduct<T>::Factor;
     const auto& p = p_;
     const i64 row0 = rows_.first_row(begin, end), count = rows_.count(begin, end);
     const i64 gates_row = p.gates_row, state_row = rows_.state_row();
-    Workspace<T> own_gates(keep.gates || fused_ ? 0 : count * gates_row);
-    // Rows of gates, and of x unless in place, begin with row0.
-    T* gates = keep.gates ? keep.gates + (row0 - keep.row) * gates_row : own_gates.get();
+    const bool norm = p.cell == Cell::norm_lstm;
+    // Rows of x's part, and of x unless in place, begin with row0.
+    Workspace<T> own(keep.gates || fused_ ? 0 : count * gates_row);
+    T* inputs = own.get();
+    if (keep.gates && norm) inputs = keep.by_x + (row0 - keep.block_row) * gates_row;
+    if (keep.gates && !norm) inputs = keep.gates + (row0 - keep.row) * gates_row;
     Workspace<T> gathered(in_place_ ? 0 : count * p.inputs);
     if (!in_place_) rows_.gather(begin, end, gathered.get());
-    const T* given_bias = p.b_ih ? bias_.get() : nullptr;
     const T* x = in_place_ ? p.x + row0 * p.inputs : gathered.get();
-    if (!fused_ && !ahead_suits_) input_gates(begin, end, x, gates);
-    ahead_.start(begin, end, given_bias, gates);
+    if (!fused_ && !ahead_suits_) input_gates(begin, end, x, inputs);
+    ahead_.start(begin, end, input_bias(), inputs);
     const bool overlap = by_hh_.single(p.hidden * kUnitCost);
-    Step<T> s = every_step(p, rows_, given_bias, keep.gates != nullptr);
-    s.c = c_.get();
-    s.h = h_.get();
-    s.out = next_.get();
     for (i64 n = begin; n < end; ++n) {
         if (ahead_suits_) ahead_.begin_step(n, overlap);
-        const i64 t = rows_.time(n), active = rows_.active(t), first = rows_.start(t);
+        const i64 t = rows_.time(n), active = rows_.active(t), at = rows_.start(t) - row0;
         if (keep.gates) {
             rows_.keep_state(active, h_.get(), p.outputs,
-                             keep.h_before + (first - keep.block_row) * p.outputs);
+                             keep.h_before + (row0 + at - keep.block_row) * p.outputs);
         }
-        s.rows = active;
-        s.gates = gates + (first - row0) * gates_row;
-        s.c_before = keep.gates && s.c ? keep.c_before + (first - keep.row) * p.hidden : nullptr;
-        Factor factors[2];
-        int terms = 0;
-        if (fused_ && in_place_) factors[terms++] = {&by_ih_, p.x + t * p.x_step, p.x_row};
-        if (fused_ && !in_place_) {
-            factors[terms++] = {&by_ih_, x + (first - row0) * p.inputs, p.inputs};
+        if (norm) {
+            norm_step(n, keep, inputs + at * gates_row);
+        } else {
+            plain_step(n, keep, x + at * p.inputs, inputs + at * gates_row);
         }
-        // A state of zeros adds nothing to the first step.
-        if (n > 0 || p.h0) {
-            factors[terms++] = {&by_hh_, p.mask ? dropped_.get() : h_.get(), state_row};
-        }
-        step(p.cell, s, factors, terms, n % 2 == 1, ahead_suits_ ? &ahead_ : nullptr);
         if (p.w_hr) {
             by_hr_.multiply(active, next_.get(), state_row, h_.get(), state_row, false);
         } else {
@@ -235,6 +210,86 @@ void RecurrentSteps<T>::run(i64 begin, i64 end, const Kept<T>& keep,
         drop();
         if (to && to->out) write_out(p, *to, rows_, t, h_.get());
     }
+}
+
+template <class T>
+void RecurrentSteps<T>::plain_step(i64 n, const Kept<T>& keep, const T* x, T* inputs) {
+    const auto& p = p_;
+    const i64 t = rows_.time(n), first = rows_.start(t);
+    Step<T> s{};
+    s.rows = rows_.active(t);
+    s.hidden = p.hidden;
+    s.gates = inputs;
+    s.gates_row = p.gates_row;
+    s.given = !fused_;
+    s.bias = p.b_ih ? bias_.get() : nullptr;
+    s.keep = keep.gates != nullptr;
+    s.state_row = rows_.state_row();
+    s.c = c_.get();
+    if (s.keep && has_memory(p.cell)) s.c_before = keep.c_before + (first - keep.row) * p.hidden;
+    s.h = h_.get();
+    s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
+    s.out = next_.get();
+    typename StepProduct<T>::Factor factors[2];
+    int count = 0;
+    if (fused_ && in_place_) factors[count++] = {&by_ih_, p.x + t * p.x_step, p.x_row};
+    if (fused_ && !in_place_) factors[count++] = {&by_ih_, x, p.inputs};
+    // A state of zeros adds nothing to the first step.
+    if (n > 0 || p.h0) factors[count++] = {&by_hh_, seen(), s.state_row};
+    step(p.cell, s, factors, count, n % 2 == 1, ahead_suits_ ? &ahead_ : nullptr);
+}
+
+template <class T>
+void RecurrentSteps<T>::norm_step(i64 n, const Kept<T>& keep, T* inputs) {
+    const auto& p = p_;
+    const i64 t = rows_.time(n), first = rows_.start(t), active = rows_.active(t);
+    NormStep<T> s{};
+    s.hidden = p.hidden;
+    s.gain = gains_of(p);
+    s.bias = p.b_ih ? bias_.get() : nullptr;
+    s.gates_row = p.gates_row;
+    s.by_x = inputs;
+    s.by_h = by_h_.get();
+    s.state_row = rows_.state_row();
+    s.c = c_.get();
+    s.out = next_.get();
+    if (keep.gates) {
+        const i64 row = first - keep.row, block_row = first - keep.block_row;
+        s.by_h = keep.by_h + block_row * p.gates_row;
+        s.gates = keep.gates + row * p.gates_row;
+        s.scale = keep.scale + block_row * 2;
+        s.c_before = keep.c_before + row * p.hidden;
+    }
+    hidden_product(n, s.by_h);
+    for_rows(active, p.hidden, [&](i64 begin, i64 end) {
+        for (i64 row = begin; row < end; ++row) norm_lstm_row(s, row);
+    });
+}
+
+template <class T>
+void RecurrentSteps<T>::hidden_product(i64 n, T* by_h) {
+    const i64 active = rows_.active(rows_.time(n)), width = 4 * p_.hidden, row = p_.gates_row;
+    if (n == 0 && !p_.h0) {
+        for (i64 i = 0; i < active; ++i) {
+            __builtin_memset(by_h + i * row, 0, std::size_t(width) * sizeof(T));
+        }
+        return;
+    }
+    if (by_hh_.in_place()) {
+        return by_hh_.multiply(active, seen(), rows_.state_row(), by_h, row, false);
+    }
+    const typename StepProduct<T>::Factor factor{&by_hh_, seen(), rows_.state_row()};
+    StepProduct<T>::by_blocks(
+        active, &factor, 1, active * p_.hidden * kUnitCost, n % 2 == 1,
+        ahead_suits_ ? &ahead_ : nullptr, [](i64, i64) {},
+        [&](i64 first, i64 units, const T* c, i64 c_row, i64 c_gate) {
+            for (i64 i = 0; i < active; ++i) {
+                for (i64 g = 0; g < 4; ++g) {
+                    __builtin_memcpy(by_h + i * row + g * p_.hidden + first,
+                                     c + i * c_row + g * c_gate, std::size_t(units) * sizeof(T));
+                }
+            }
+        });
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 // One direction of one recurrent layer, stretch of steps by stretch of steps.
 #pragma once
 #include "cpu/recurrent/cells.h"
+#include "cpu/recurrent/norm_cell.h"
 #include "cpu/recurrent/product.h"
 
 namespace fusednn {
@@ -12,15 +13,19 @@ template <class T>
 struct Kept {
     i64 row, block_row;
     T *gates, *c_before, *h_before;
+    T *by_x, *by_h, *scale;  // norm_lstm only: products, normalised, and what they were scaled by
 };
 
 // The parts of a reserve that keeps everything.
 template <class T>
 Kept<T> parts_of(const RecurrentParams<T>& p, T* reserve) {
     if (!reserve) return {};
-    const bool has_c = p.cell == Cell::lstm;
-    T* c_before = reserve + p.rows * p.gates_row;
-    return {0, 0, reserve, c_before, c_before + (has_c ? p.rows * p.hidden : 0)};
+    const i64 gates = p.rows * p.gates_row;
+    T *c_before = reserve + gates, *h_before = c_before;
+    if (has_memory(p.cell)) h_before += p.rows * p.hidden;
+    if (p.cell != Cell::norm_lstm) return {0, 0, reserve, c_before, h_before, {}, {}, {}};
+    T* by_x = h_before + p.rows * p.outputs;
+    return {0, 0, reserve, c_before, h_before, by_x, by_x + gates, by_x + 2 * gates};
 }
 
 // The states at the beginning of each segment in a reserve with checkpoints.
@@ -31,8 +36,7 @@ class Checkpoints {
     T* h(i64 segment) const { return reserve_ + segment * p_.batch * p_.outputs; }
     // null for cells without c
     T* c(i64 segment) const {
-        return p_.cell == Cell::lstm ? h(p_.segment_count) + segment * p_.batch * p_.hidden
-                                     : nullptr;
+        return has_memory(p_.cell) ? h(p_.segment_count) + segment * p_.batch * p_.hidden : nullptr;
     }
 
   private:
@@ -60,6 +64,17 @@ class RecurrentSteps {
 
   private:
     void input_gates(i64 begin, i64 end, const T* x, T* gates) const;
+    // One step; inputs: x's part of the active rows' gates.
+    void plain_step(i64 n, const Kept<T>& keep, const T* x, T* inputs);
+    void norm_step(i64 n, const Kept<T>& keep, T* inputs);
+    // by_h (active rows, gates_row) = h W_hh^T.
+    void hidden_product(i64 n, T* by_h);
+    // What the products with x begin with.
+    const T* input_bias() const {
+        return p_.b_ih && p_.cell != Cell::norm_lstm ? bias_.get() : nullptr;
+    }
+    // h as W_hh meets it.
+    const T* seen() const { return p_.mask ? dropped_.get() : h_.get(); }
     void drop();
 
     const RecurrentParams<T>& p_;
@@ -70,7 +85,8 @@ class RecurrentSteps {
     Workspace<T> bias_;
     // next_: h' before its projection, or of all units before it takes h's place. dropped_: h as
     // W_hh meets it, if there is a mask; mask_: that, in the order of the rows.
-    Workspace<T> h_, c_, next_, mask_, dropped_;
+    // by_h_: h's product, where it is not kept.
+    Workspace<T> h_, c_, next_, mask_, dropped_, by_h_;
     const StepProduct<T> by_ih_, by_hh_, by_hr_;
     InputAhead<T> ahead_;
 };

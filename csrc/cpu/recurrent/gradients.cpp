@@ -120,9 +120,11 @@ void weight_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 ro
         return;
     }
     const i64 width = gates_of(p.cell) * p.hidden;
-    if (g.d_w_ih && g.d_w_hh) return weight_grads(rows, width, d_gates, d_row, add, by_x, by_h);
-    if (g.d_w_ih) weight_grads(rows, width, d_gates, d_row, add, by_x, nothing);
-    if (g.d_w_hh) weight_grads(rows, width, d_gates, d_row, add, by_h, nothing);
+    if (g.d_w_ih && g.d_w_hh && block.d_by_x == block.d_by_h) {
+        return weight_grads(rows, width, d_gates, d_row, add, by_x, by_h);
+    }
+    if (g.d_w_ih) weight_grads(rows, width, block.d_by_x, d_row, add, by_x, nothing);
+    if (g.d_w_hh) weight_grads(rows, width, block.d_by_h, d_row, add, by_h, nothing);
 }
 
 template <class T>
@@ -169,7 +171,7 @@ void recurrent_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g
     if (!block.dx_done) {
         // r, z of a GRU; its n stands in front.
         const i64 first = is_gru ? 2 : gates_of(p.cell);
-        input_grad(p, count, first, block.d_gates + (is_gru ? p.hidden : 0), p.w_ih, block.dx,
+        input_grad(p, count, first, block.d_by_x + (is_gru ? p.hidden : 0), p.w_ih, block.dx,
                    in_place && g.d_x_add);
         if (is_gru) {
             input_grad(p, count, 1, block.d_gates, p.w_ih + first * p.hidden * p.inputs, block.dx,
@@ -180,15 +182,48 @@ void recurrent_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g
 }
 
 template <class T>
+void norm_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows,
+                    const BlockGrads<T>& block, const T* by_x, const T* by_h, const T* d_cell,
+                    const T* d_gain_c) {
+    const i64 width = 4 * p.hidden, row = p.gates_row;
+    Workspace<T> products(g.d_gain_ih || g.d_gain_hh ? rows * width : 0), sums(width);
+    const auto of_products = [&](const T* normalised, T* to) {
+        if (!to) return;
+        for_rows(rows, p.hidden, [&](i64 begin, i64 end) {
+            for (i64 r = begin; r < end; ++r) {
+                for_units<T>(width, [&](i64 i, auto lanes) {
+                    const Vec<T> d = lanes.load(block.d_gates + r * row + i);
+                    lanes.store(products.get() + r * width + i,
+                                d * lanes.load(normalised + r * row + i));
+                });
+            }
+        });
+        bias_grad(rows, width, 1, products.get(), sums.get());
+        put_sums(width, sums.get(), block.add, to);
+    };
+    of_products(by_x, g.d_gain_ih);
+    of_products(by_h, g.d_gain_hh);
+    const auto of_cell = [&](const T* from, T* to) {
+        if (!to) return;
+        bias_grad(rows, p.hidden, 1, from, sums.get());
+        put_sums(p.hidden, sums.get(), block.add, to);
+    };
+    of_cell(d_gain_c, g.d_gain_c);
+    of_cell(d_cell, g.d_bias_c);
+}
+
+template <class T>
 void projection_gradient(i64 rows, i64 outputs, i64 hidden, const T* d_h, const T* unprojected,
                          T* d_w_hr, bool add) {
     weight_grads(rows, outputs, d_h, outputs, add, Factor<T>{unprojected, hidden, d_w_hr},
                  Factor<T>{});
 }
 
-#define FUSEDNN_RECURRENT_GRADIENTS(T)                                                        \
-    template void recurrent_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, \
-                                         const Rows<T>&, const BlockGrads<T>&);               \
+#define FUSEDNN_RECURRENT_GRADIENTS(T)                                                             \
+    template void recurrent_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&,      \
+                                         const Rows<T>&, const BlockGrads<T>&);                    \
+    template void norm_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, i64,      \
+                                    const BlockGrads<T>&, const T*, const T*, const T*, const T*); \
     template void projection_gradient<T>(i64, i64, i64, const T*, const T*, T*, bool);
 FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_GRADIENTS)
 

@@ -9,8 +9,10 @@ namespace FUSEDNN_ISA {
 template <class T>
 struct BlockGrads {
     i64 begin, end;
-    bool add;           // to the weights' gradients of the blocks before
-    const T* d_gates;   // (rows, gates_row)
+    bool add;  // to the weights' gradients of the blocks before
+    // (rows, gates_row): of the gates, and as x's product and h's meet them: the same but for
+    // norm_lstm.
+    const T *d_gates, *d_by_x, *d_by_h;
     const T* h_before;  // (rows, outputs), as W_hh met it
     // (rows, inputs), or null if not wanted: the place in g.d_x if that holds the rows in place,
     // else scratch memory that is then put where it belongs; dx_done: it is there already.
@@ -22,6 +24,13 @@ struct BlockGrads {
 template <class T>
 void recurrent_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g,
                          const Rows<T>& rows, const BlockGrads<T>& block);
+
+// norm_lstm: those of the gains and bias_c. by_x, by_h (rows, gates_row) are the normalised
+// products, d_cell (rows, hidden) what LN(c) gets, d_gain_c that times LN(c).
+template <class T>
+void norm_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows,
+                    const BlockGrads<T>& block, const T* by_x, const T* by_h, const T* d_cell,
+                    const T* d_gain_c);
 
 // d_w_hr (outputs, hidden) from d_h (rows, outputs) and h before its projection (rows, hidden).
 template <class T>

@@ -118,13 +118,14 @@ class StepProduct {
 // Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:
 // it then never leaves L1. Every step reads W_ih again for that, which a batch makes up for if it
 // does enough with what it reads: 115 GFLOP/s with n rows take 230 / n GB/s. (A GRU needs the two
-// parts of n apart.)
+// parts of n apart, and normalisation those of all gates.)
 template <class T>
 bool fuses_input(const RecurrentParams<T>& p) {
     const i64 bytes = gates_of(p.cell) * p.hidden * (p.inputs + p.outputs) * i64(sizeof(T));
     constexpr i64 in_l2 = 768 * 1024, in_l3 = 12 * 1024 * 1024;
     const i64 rows = bytes <= in_l2 ? kNarrowRows + 1 : bytes <= in_l3 ? 12 : 48;
-    return p.cell != Cell::gru && p.batch >= rows && p.steps > kUsesInPlace;
+    return p.cell != Cell::gru && p.cell != Cell::norm_lstm && p.batch >= rows &&
+           p.steps > kUsesInPlace;
 }
 
 }  // namespace FUSEDNN_ISA

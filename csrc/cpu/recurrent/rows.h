@@ -103,23 +103,35 @@ class Rows {
     Workspace<i64> starts_;
 };
 
+// Whether there is a c beside h.
+FUSEDNN_INLINE bool has_memory(Cell cell) {
+    return cell == Cell::lstm || cell == Cell::norm_lstm;
+}
+
 // Gates that the weights have.
 FUSEDNN_INLINE int gates_of(Cell cell) {
-    return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
+    return has_memory(cell) ? 4 : cell == Cell::gru ? 3 : 1;
 }
 
 // body(unit, lanes) over `count` units, a vector at a time; lanes.load and lanes.store move as
-// many values as there are.
+// many values as there are; what is loaded beyond is 0.
 template <class T>
 struct AllLanes {
     FUSEDNN_INLINE Vec<T> load(const T* p) const { return FUSEDNN_ISA::load(p); }
     FUSEDNN_INLINE void store(T* p, Vec<T> v) const { FUSEDNN_ISA::store(p, v); }
+    FUSEDNN_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
 template <class T>
 struct SomeLanes {
     i64 count;
     FUSEDNN_INLINE Vec<T> load(const T* p) const { return load_partial(p, count); }
     FUSEDNN_INLINE void store(T* p, Vec<T> v) const { store_partial(p, v, count); }
+    // v with 0 in the lanes that do not exist.
+    FUSEDNN_INLINE Vec<T> keep(Vec<T> v) const {
+        Mask<T> lane{};
+        for (int i = 0; i < kLanes<T>; ++i) lane[i] = i;
+        return select<T>(lane < Int<T>(count), v, Vec<T>{});
+    }
 };
 template <class T, class Body>
 FUSEDNN_INLINE void for_units(i64 count, const Body& body) {

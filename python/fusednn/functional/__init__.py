@@ -63,7 +63,7 @@ from .pool import (
     max_unpool1d,
     max_unpool2d,
 )
-from .recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
+from .recurrent import gru, gru_cell, layer_norm_lstm, lstm, lstm_cell, rnn, rnn_cell
 from .similarity import cosine_similarity, kl_div, normalize
 from .softmax import log_softmax, softmax, softmin
 
@@ -109,6 +109,7 @@ __all__ = [
     "kl_div",
     "l1_loss",
     "layer_norm",
+    "layer_norm_lstm",
     "leaky_relu",
     "linear",
     "locally_connected1d",

@@ -200,6 +200,50 @@ def lstm(
     return out, (h_n, c_n)
 
 
+def layer_norm_lstm(
+    input: Any,
+    state: Any,
+    weights: Sequence[Any],
+    num_layers: int = 1,
+    *,
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+    training: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Any = None,
+    recurrent_dropout: float = 0.0,
+    variational: bool = False,
+    checkpoint_every: int | None = None,
+) -> Any:
+    """An LSTM whose products and cell are layer-normalised -> (output, (h_n, c_n)).
+
+    With LN(v) = (v - mean) / sqrt(variance + eps), over the 4 H values of a product and the H of c:
+    i, f, g, o = gain_ih LN(w_ih x) + b_ih + gain_hh LN(w_hh h) + b_hh, c' = s(f) c + s(i) tanh(g),
+    h' = s(o) tanh(gain_c LN(c') + bias_c). c goes on to the next step as it is.
+
+    weights: for each layer and direction w_ih (4 H, I), w_hh (4 H, H), b_ih, b_hh (4 H,), gain_ih,
+    gain_hh (4 H,), gain_c, bias_c (H,), or without the three biases in all. The rest as `lstm`'s.
+
+    Ba, Kiros and Hinton, "Layer normalization", 2016, section 3.1 and the supplement.
+
+    >>> import numpy as np, fusednn.functional as F
+    >>> weights = [np.zeros((8, 3)), np.zeros((8, 2)), np.ones(8), np.ones(8), np.ones(2)]
+    >>> out, (h, c) = F.layer_norm_lstm(np.ones((4, 5, 3)), None, weights)
+    >>> out.shape, h.shape, c.shape
+    ((4, 5, 2), (1, 5, 2), (1, 5, 2))
+    """
+    op = "layer_norm_lstm"
+    if not 0 < eps < float("inf"):
+        raise ValueError(f"{op}: eps={eps}, expected a number above 0")
+    options = (op, "tanh", num_layers, bidirectional, batch_first)
+    h, c = _pair(op, state)
+    rates = (dropout, recurrent_dropout)
+    extra = _extra(options, rates, training, variational, checkpoint_every, input, weights, eps)
+    out, h_n, c_n = _run(options, input, h, c, weights, lengths, extra)
+    return out, (h_n, c_n)
+
+
 def gru(
     input: Any,
     state: Any,
@@ -238,6 +282,7 @@ def _extra(
     checkpoint_every: int | None,
     input: Any,
     weights: Sequence[Any],
+    eps: float | None = None,
 ) -> tuple[Any, ...] | None:
     """What few calls need: the masks of dropout, 0 or 1 / (1 - p), and the checkpoints."""
     op, _, layers, bidirectional, batch_first = options
@@ -256,9 +301,9 @@ def _extra(
             between = tuple([_mask(shape, rates[0], x) for _ in range(layers - 1)])
         if rates[1]:
             recurrent = _mask((layers * directions, *batch, width), rates[1], x)
-    if between is recurrent is checkpoint_every is None:
+    if between is recurrent is checkpoint_every is eps is None:
         return None
-    return between, recurrent, checkpoint_every
+    return between, recurrent, checkpoint_every, eps
 
 
 def _mask(shape: tuple[int, ...], p: float, like: Any) -> Any:
@@ -309,7 +354,7 @@ def _run(
 def _recurrent_backward(node: Node, grad: Any) -> Gradients:
     input, h, c, *rest = node.saved
     *weights, options, lengths, extra, saved = rest
-    is_step, is_lstm = options[0].endswith("_cell"), options[0].startswith("lstm")
+    is_step, is_lstm = options[0].endswith("_cell"), "lstm" in options[0]
     grads = (*([None] if is_step else []), *grad, *([] if is_lstm else [None]))
     wanted = tuple([edge is not None for edge in node.edges])
     return _core.recurrent_backward(
@@ -317,4 +362,4 @@ def _recurrent_backward(node: Node, grad: Any) -> Gradients:
     )
 
 
-__all__ = ["gru", "gru_cell", "lstm", "lstm_cell", "rnn", "rnn_cell"]
+__all__ = ["gru", "gru_cell", "layer_norm_lstm", "lstm", "lstm_cell", "rnn", "rnn_cell"]

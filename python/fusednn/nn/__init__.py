@@ -75,7 +75,7 @@ from .pool import (
     MaxUnpool1d,
     MaxUnpool2d,
 )
-from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from .recurrent import GRU, LSTM, RNN, GRUCell, LayerNormLSTM, LSTMCell, RNNCell
 from .symmetry import (
     GroupPool,
     MirrorConv1d,
@@ -145,6 +145,7 @@ __all__ = [
     "L1Loss",
     "LSTMCell",
     "LayerNorm",
+    "LayerNormLSTM",
     "LeakyReLU",
     "Linear",
     "LocallyConnected1d",

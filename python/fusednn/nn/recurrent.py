@@ -28,6 +28,7 @@ class _Stack(Module):
     """What RNN, LSTM and GRU share."""
 
     gates: ClassVar[int]
+    normalised: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -87,6 +88,10 @@ class _Stack(Module):
                     shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
                 if proj_size:
                     shapes["weight_hr"] = (proj_size, hidden_size)
+                if self.normalised:
+                    shapes |= {"gain_ih": (rows,), "gain_hh": (rows,), "gain_c": (hidden_size,)}
+                    if bias:
+                        shapes["bias_c"] = (hidden_size,)
                 for kind, shape in shapes.items():
                     self.register_parameter(kind + suffix, new_parameter(*shape, dtype=dtype))
         self._names = tuple(self._parameters)
@@ -254,6 +259,66 @@ class LSTM(_Stack):
     def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
         return F.lstm(
             input, state, self._weights(), self.num_layers, batch_first=batch_first,
+            lengths=lengths, **self._options(),
+        )  # fmt: skip
+
+
+class LayerNormLSTM(_Stack):
+    """A stack of LSTM layers whose two products and cell are layer-normalised.
+
+    As `LSTM` (without proj_size), with gates = gain_ih LN(weight_ih x) + bias_ih + gain_hh
+    LN(weight_hh h) + bias_hh and h' = s(o) tanh(gain_c LN(c') + bias_c); see
+    `functional.layer_norm_lstm`. Parameters besides the LSTM's: gain_ih_l{k}, gain_hh_l{k} (4 H,),
+    gain_c_l{k}, bias_c_l{k} (H,). Gains start at 1, biases at 0, with forget_bias in the place of
+    the forget gate.
+
+    >>> from fusednn import nn
+    >>> out, (h, c) = nn.LayerNormLSTM(3, 2)(np.zeros((4, 5, 3), np.float32))
+    >>> out.shape, h.shape, c.shape
+    ((4, 5, 2), (1, 5, 2), (1, 5, 2))
+    """
+
+    gates = 4
+    normalised = True
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        eps: float = 1e-5,
+        forget_bias: float | None = None,
+        recurrent_dropout: float = 0.0,
+        variational: bool = False,
+        checkpoint_every: int | None = None,
+        dtype: Any = None,
+    ) -> None:
+        if not 0 < eps < math.inf:
+            raise ValueError(f"LayerNormLSTM: eps={eps}, expected a number above 0")
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            dtype, recurrent_dropout, variational, checkpoint_every, forget_bias,
+        )  # fmt: skip
+        self.eps = eps
+
+    def reset_parameters(self) -> None:
+        """Draws the weights anew, uniform in +-1 / sqrt(hidden_size); gains become 1, biases 0, and
+        that of the forget gate forget_bias, if given."""
+        super().reset_parameters()
+        for name, parameter in self._parameters.items():
+            if parameter is not None and not name.startswith("weight"):
+                parameter._data[...] = 1 if name.startswith("gain") else 0
+                if name.startswith("bias_ih") and self.forget_bias is not None:
+                    parameter._data[self.hidden_size : 2 * self.hidden_size] = self.forget_bias
+
+    def _run(self, input: Any, state: Any, lengths: Any, batch_first: bool) -> Any:
+        return F.layer_norm_lstm(
+            input, state, self._weights(), self.num_layers, eps=self.eps, batch_first=batch_first,
             lengths=lengths, **self._options(),
         )  # fmt: skip
 
@@ -427,4 +492,4 @@ class GRUCell(_Cell):
         return F.gru_cell(input, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]

@@ -22,22 +22,43 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x < 0, e, 1) / (1 + e))
 
 
+def normalised(v: Array, eps: float) -> tuple[Array, Array]:
+    """(v - mean) / sqrt(variance + eps) of each row, and what it was divided by."""
+    d = v - v.mean(1, keepdims=True)
+    spread = np.sqrt((d * d).mean(1, keepdims=True) + v.dtype.type(eps))
+    return d / spread, spread
+
+
+def through_norm(d: Array, norm: tuple[Array, Array]) -> Array:
+    """The gradient of what `normalised` was given, from that of its result."""
+    y, spread = norm
+    mean, mean_y = d.mean(1, keepdims=True), (d * y).mean(1, keepdims=True)
+    return np.asarray((d - mean - y * mean_y) / spread)
+
+
 @dataclass
 class Layer:
     """One direction of one layer: forward, then backward over what it kept.
 
-    weights: w_ih, w_hh, and in all or none b_ih, b_hh; then w_hr if the layer projects.
+    weights: w_ih, w_hh, and in all or none b_ih, b_hh; then w_hr if the layer projects, or of the
+    normalised LSTM gain_ih, gain_hh, gain_c and, if there are biases, bias_c.
     """
 
-    cell: str  # "tanh", "relu", "identity", "lstm" or "gru"
+    cell: str  # "tanh", "relu", "identity", "lstm", "gru" or "norm_lstm"
     weights: Weights
     reverse: bool = False
     mask: Array | None = None  # (N, O): what multiplies h on its way into w_hh
+    eps: float = 1e-5
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def _named(self) -> dict[str, Array]:
         w = self.weights
-        names = ["w_ih", "w_hh"] + ["b_ih", "b_hh"] * (len(w) >= 4) + ["w_hr"] * (len(w) % 2)
+        names = ["w_ih", "w_hh"]
+        if self.cell == "norm_lstm":
+            names += ["b_ih", "b_hh"] * (len(w) == 8) + ["gain_ih", "gain_hh", "gain_c"]
+            names += ["bias_c"] * (len(w) == 8)
+        else:
+            names += ["b_ih", "b_hh"] * (len(w) >= 4) + ["w_hr"] * (len(w) % 2)
         return dict(zip(names, w, strict=True))
 
     def forward(self, x: Array, h: Array, c: Array, lengths: Array) -> tuple[Array, Array, Array]:
@@ -53,7 +74,18 @@ class Layer:
             seen = hs if self.mask is None else hs * self.mask[active]
             u = seen @ w["w_hh"].T + w.get("b_hh", zeros)
             step = {"t": t, "active": active, "x": xs, "h": hs, "seen": seen, "c": cs}
-            if self.cell == "lstm":
+            if self.cell == "norm_lstm":
+                a, u = xs @ w["w_ih"].T, seen @ w["w_hh"].T
+                norms = [normalised(v, self.eps) for v in (a, u)]
+                z = norms[0][0] * w["gain_ih"] + norms[1][0] * w["gain_hh"]
+                i, f, g, o = np.split(z + w.get("b_ih", zeros) + w.get("b_hh", zeros), 4, axis=1)
+                i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+                cs = f * cs + i * g
+                norms.append(normalised(cs, self.eps))
+                squashed = np.tanh(norms[2][0] * w["gain_c"] + w.get("bias_c", 0))
+                hs = o * squashed
+                step |= {"gates": (i, f, g, o), "norms": norms, "squashed": squashed}
+            elif self.cell == "lstm":
                 i, f, g, o = np.split(a + u, 4, axis=1)
                 i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
                 cs = f * cs + i * g
@@ -90,7 +122,33 @@ class Layer:
             t, active = step["t"], step["active"]
             dh, dc = d_h[active] + d_out[t, active], d_c[active]
             direct: Any = 0
-            if self.cell == "lstm":
+            d_pre: Any = None
+            if self.cell == "norm_lstm":
+                i, f, g, o = step["gates"]
+                of_a, of_u, of_c = step["norms"]
+                squashed = step["squashed"]
+                d_y = dh * o * (1 - squashed**2)
+                dc = dc + through_norm(d_y * w["gain_c"], of_c)
+                d_pre = np.concatenate(
+                    [
+                        dc * g * i * (1 - i),
+                        dc * step["c"] * f * (1 - f),
+                        dc * i * (1 - g**2),
+                        dh * squashed * o * (1 - o),
+                    ],
+                    axis=1,
+                )
+                grads["gain_c"] += (d_y * of_c[0]).sum(0)
+                grads["gain_ih"] += (d_pre * of_a[0]).sum(0)
+                grads["gain_hh"] += (d_pre * of_u[0]).sum(0)
+                if "bias_c" in w:
+                    grads["bias_c"] += d_y.sum(0)
+                d_a, d_u = (
+                    through_norm(d_pre * w[gain], of)
+                    for gain, of in (("gain_ih", of_a), ("gain_hh", of_u))
+                )
+                dc = dc * f
+            elif self.cell == "lstm":
                 if "w_hr" in w:
                     grads["w_hr"] += dh.T @ step["inner"]
                     dh = dh @ w["w_hr"]
@@ -123,8 +181,8 @@ class Layer:
             grads["w_ih"] += d_a.T @ step["x"]
             grads["w_hh"] += d_u.T @ step["seen"]
             if "b_ih" in w:
-                grads["b_ih"] += d_a.sum(0)
-                grads["b_hh"] += d_u.sum(0)
+                grads["b_ih"] += (d_a if d_pre is None else d_pre).sum(0)
+                grads["b_hh"] += (d_u if d_pre is None else d_pre).sum(0)
             d_x[t, active] = d_a @ w["w_ih"]
             through = d_u @ w["w_hh"]
             d_h[active] = direct + (through if self.mask is None else through * self.mask[active])

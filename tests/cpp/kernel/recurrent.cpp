@@ -17,7 +17,9 @@ struct Layer {
     std::vector<i64> lengths;  // falling, or empty
     bool mask = false;         // on h, on its way into w_hh
 
-    i64 gates() const { return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1; }
+    bool norm() const { return cell == Cell::norm_lstm; }
+    bool has_c() const { return cell == Cell::lstm || norm(); }
+    i64 gates() const { return has_c() ? 4 : cell == Cell::gru ? 3 : 1; }
     i64 outputs() const { return proj ? proj : hidden; }
     i64 length(i64 b) const { return lengths.empty() ? steps : lengths[std::size_t(b)]; }
     i64 rows() const {
@@ -32,9 +34,11 @@ double mask_of(const Layer& l, i64 sequence, i64 k) {
     return !l.mask ? 1 : (sequence + k) % 3 == 0 ? 0 : 1.5;
 }
 
-// All that a layer reads, in one vector each: x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr.
+// All that a layer reads, in one vector each: x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, and of the
+// normalised LSTM gain_ih, gain_hh, gain_c, bias_c.
 using Inputs = std::vector<Values>;
-enum { kX, kH0, kC0, kWih, kWhh, kBih, kBhh, kWhr, kInputs };
+enum { kX, kH0, kC0, kWih, kWhh, kBih, kBhh, kWhr, kGih, kGhh, kGc, kBc, kInputs };
+constexpr double kEps = 0.1;  // large: what differences in double can follow
 
 i64 size_of(const Layer& l, int which) {
     const i64 width = l.gates() * l.hidden;
@@ -45,12 +49,23 @@ i64 size_of(const Layer& l, int which) {
                                 width * l.outputs(),
                                 width,
                                 width,
-                                l.proj * l.hidden};
+                                l.proj * l.hidden,
+                                l.norm() ? width : 0,
+                                l.norm() ? width : 0,
+                                l.norm() ? l.hidden : 0,
+                                l.norm() ? l.hidden : 0};
     return sizes[which];
 }
 
 double logistic(double x) {
     return 1 / (1 + std::exp(-x));
+}
+
+void normalise(Values& v) {
+    double mean = 0, square = 0;
+    for (double x : v) mean += x / double(v.size());
+    for (double x : v) square += (x - mean) * (x - mean) / double(v.size());
+    for (double& x : v) x = (x - mean) / std::sqrt(square + kEps);
 }
 
 // One step of one sequence: h and c in and out.
@@ -64,10 +79,22 @@ void step(const Layer& l, const Inputs& in, i64 sequence, const double* x, Value
             u[r] += in[kWhh][r * l.outputs() + k] * h[k] * mask_of(l, sequence, k);
         }
     }
+    if (l.norm()) {
+        for (i64 r = 0; r < i64(a.size()); ++r) {
+            a[r] -= l.bias ? in[kBih][r] : 0;
+            u[r] -= l.bias ? in[kBhh][r] : 0;
+        }
+        normalise(a);
+        normalise(u);
+        for (i64 r = 0; r < i64(a.size()); ++r) {
+            a[r] = a[r] * in[kGih][r] + (l.bias ? in[kBih][r] : 0);
+            u[r] = u[r] * in[kGhh][r] + (l.bias ? in[kBhh][r] : 0);
+        }
+    }
     Values next(std::size_t(l.hidden));
     for (i64 j = 0; j < l.hidden; ++j) {
         const auto sum = [&](i64 gate) { return a[gate * l.hidden + j] + u[gate * l.hidden + j]; };
-        if (l.cell == Cell::lstm) {
+        if (l.has_c()) {
             c[j] = logistic(sum(1)) * c[j] + logistic(sum(0)) * std::tanh(sum(2));
             next[j] = logistic(sum(3)) * std::tanh(c[j]);
         } else if (l.cell == Cell::gru) {
@@ -79,6 +106,14 @@ void step(const Layer& l, const Inputs& in, i64 sequence, const double* x, Value
             next[j] = l.cell == Cell::rnn_tanh            ? std::tanh(s)
                       : l.cell == Cell::rnn_relu && s < 0 ? 0
                                                           : s;
+        }
+    }
+    if (l.norm()) {
+        Values y = c;
+        normalise(y);
+        for (i64 j = 0; j < l.hidden; ++j) {
+            const double o = logistic(a[3 * l.hidden + j] + u[3 * l.hidden + j]);
+            next[j] = o * std::tanh(y[j] * in[kGc][j] + (l.bias ? in[kBc][j] : 0));
         }
     }
     if (!l.proj) {
@@ -153,7 +188,7 @@ class Case {
     void run() {
         const Outputs to = forward(l_, in_);
         const double slack = eps<T>() * 40 * double(l_.steps + 1);
-        const bool lstm = l_.cell == Cell::lstm;
+        const bool lstm = l_.has_c();
         std::vector<Expected> results{expected(to.out, slack), expected(to.h_n, slack)};
         if (lstm) results.push_back(expected(to.c_n, slack));
         check<T>("recurrent_forward " + name(), results,
@@ -171,7 +206,8 @@ class Case {
         };
         std::vector<Expected> gradients;
         for (int i = 0; i < kInputs; ++i) gradients.push_back(differences(loss, i));
-        std::vector<T> reserve(std::size_t(l_.rows() * (gates_row() + l_.hidden + l_.outputs())));
+        const i64 row = gates_row() * (l_.norm() ? 3 : 1) + l_.hidden + l_.outputs() + 2;
+        std::vector<T> reserve(std::size_t(l_.rows() * row));
         reserve.reserve(1);
         check<T>("recurrent_backward " + name(), gradients,
                  [&](const KernelTable<T>& table, T* const* out) {
@@ -193,14 +229,16 @@ class Case {
                      g.d_b_ih = l_.bias ? out[kBih] : nullptr;
                      g.d_b_hh = l_.bias ? out[kBhh] : nullptr;
                      g.d_w_hr = l_.proj ? out[kWhr] : nullptr;
+                     g.d_gain_ih = l_.norm() ? out[kGih] : nullptr;
+                     g.d_gain_hh = l_.norm() ? out[kGhh] : nullptr;
+                     g.d_gain_c = l_.norm() ? out[kGc] : nullptr;
+                     g.d_bias_c = l_.norm() && l_.bias ? out[kBc] : nullptr;
                      table.recurrent_backward(params(), g);
                  });
     }
 
   private:
-    i64 gates_row() const {
-        return (l_.cell == Cell::lstm || l_.cell == Cell::gru ? 4 : 1) * l_.hidden + 3;
-    }
+    i64 gates_row() const { return (l_.has_c() || l_.cell == Cell::gru ? 4 : 1) * l_.hidden + 3; }
     std::string name() const {
         return std::to_string(int(l_.cell)) + " T" + std::to_string(l_.steps) + " B" +
                std::to_string(l_.batch) + " I" + std::to_string(l_.inputs) + " H" +
@@ -231,7 +269,12 @@ class Case {
         p.blocks = blocks_.data();
         p.block_count = i64(blocks_.size()) - 1;
         p.h0 = l_.state ? given_[kH0].data() : nullptr;
-        p.c0 = l_.state && l_.cell == Cell::lstm ? given_[kC0].data() : nullptr;
+        p.gain_ih = given_[kGih].data();
+        p.gain_hh = given_[kGhh].data();
+        p.gain_c = given_[kGc].data();
+        p.bias_c = l_.bias ? given_[kBc].data() : nullptr;
+        p.eps = kEps;
+        p.c0 = l_.state && l_.has_c() ? given_[kC0].data() : nullptr;
         return p;
     }
     void call(const KernelTable<T>& table, T* const* out, T* reserve) const {
@@ -240,15 +283,15 @@ class Case {
         to.out_step = l_.batch * l_.outputs();
         to.out_row = l_.outputs();
         to.h_n = out[1];
-        to.c_n = l_.cell == Cell::lstm ? out[2] : nullptr;
+        to.c_n = l_.has_c() ? out[2] : nullptr;
         to.reserve = reserve;
         table.recurrent_forward(params(), to);
     }
     // d loss / d input by central differences; nothing for what the layer does not read.
     template <class Loss>
     Expected differences(const Loss& loss, int which) {
-        const bool unused = (which == kC0 && l_.cell != Cell::lstm) ||
-                            ((which == kBih || which == kBhh) && !l_.bias) ||
+        const bool unused = (which == kC0 && !l_.has_c()) ||
+                            ((which == kBih || which == kBhh || which == kBc) && !l_.bias) ||
                             (which == kWhr && !l_.proj);
         Expected e;
         for (double& v : in_[std::size_t(which)]) {
@@ -273,7 +316,7 @@ class Case {
 
 template <class T>
 void cases() {
-    for (Cell cell : {Cell::rnn_tanh, Cell::rnn_identity, Cell::lstm, Cell::gru}) {
+    for (Cell cell : {Cell::rnn_tanh, Cell::rnn_identity, Cell::lstm, Cell::gru, Cell::norm_lstm}) {
         const i64 proj = cell == Cell::lstm ? 2 : 0;
         const Layer layers[] = {
             {cell, 1, 1, 2, 3, 0, false, true, true, {}},
