@@ -219,6 +219,27 @@ def test_axis_and_keepdims_are_numpys_names(name):
     assert (out.values if name == "max" else out).shape == (3, 1)
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "std", "var", "max", "min", "all", "any"])
+def test_numpys_reductions_call_the_tensors(name):
+    data = values(3, 4)
+    x = leaf(data)
+    out = getattr(np, name)(x)
+    assert isinstance(out, fn.Tensor)
+    assert out.requires_grad == (name not in ("all", "any"))
+    np.testing.assert_allclose(out.numpy(), getattr(np, name)(data))
+    if name not in ("max", "min"):
+        out = getattr(np, name)(x, axis=1, keepdims=True)
+        np.testing.assert_allclose(out.numpy(), getattr(np, name)(data, axis=1, keepdims=True))
+    with pytest.raises(TypeError, match=f"{name}: the argument out is not supported"):
+        getattr(np, name)(x, out=np.zeros(()))
+
+
+def test_degrees_of_freedom_by_numpys_name():
+    data = values(3, 4)
+    assert fn.tensor(data).var(ddof=0).item() == pytest.approx(data.var())
+    assert np.std(fn.tensor(data), ddof=2).item() == pytest.approx(data.std(ddof=2))
+
+
 def test_a_boolean_is_no_axis():
     with pytest.raises(TypeError, match="sum: dim must be an int, got bool"):
         fn.ones(2, 2).sum(True)

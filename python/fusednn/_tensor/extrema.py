@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .reduction import Dim, _axes, _kept_shape, add, maximum, minimum
+from .reduction import Dim, _axes, _kept_shape, add, maximum, minimum, only_none
 from .tape import Gradients, Node, TensorBase, record, wrap
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Extrema(TensorBase):
         *,
         axis: int | None = None,
         keepdims: bool = False,
+        **numpys: Any,
     ) -> Any:
         """Without dim the largest value, whose gradient ties share. With dim (values, indices)
         along it: the first of equals, which gets the whole gradient; NaN wins.
@@ -86,6 +87,7 @@ class Extrema(TensorBase):
         >>> indices
         tensor([1])
         """
+        only_none("max", numpys)
         if dim is None and axis is None:
             return self._shared_extremum("max", maximum, None, None, keepdim or keepdims)
         return self._picked_extremum("max", np.argmax, dim, axis, keepdim or keepdims)
@@ -97,8 +99,10 @@ class Extrema(TensorBase):
         *,
         axis: int | None = None,
         keepdims: bool = False,
+        **numpys: Any,
     ) -> Any:
         """Like `max`, for the smallest value."""
+        only_none("min", numpys)
         if dim is None and axis is None:
             return self._shared_extremum("min", minimum, None, None, keepdim or keepdims)
         return self._picked_extremum("min", np.argmin, dim, axis, keepdim or keepdims)

@@ -62,6 +62,13 @@ def _axes(op: str, dim: Any, axis: Any, ndim: int) -> tuple[int, ...]:
     return axes
 
 
+def only_none(op: str, numpys: dict[str, Any]) -> None:
+    """TypeError unless what NumPy's functions hand on besides (np.sum(x): out, dtype) is None."""
+    for name, value in numpys.items():
+        if value is not None:
+            raise TypeError(f"{op}: the argument {name} is not supported, got {value!r}")
+
+
 def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
@@ -150,7 +157,13 @@ class Reduction(TensorBase):
     __slots__ = ()
 
     def sum(
-        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """The sum over `dim` (all axes by default); 0 over an empty axis.
 
@@ -158,13 +171,20 @@ class Reduction(TensorBase):
         >>> fn.ones(2, 3).sum(0)
         tensor([2., 2., 2.])
         """
+        only_none("sum", numpys)
         data = self._data
         axes = _axes("sum", dim, axis, data.ndim)
         out = sum_over(data, axes, keepdim or keepdims)
         return record(out, _sum_backward, (self,), (), (axes, data.shape))
 
     def mean(
-        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """The mean over `dim`; NaN over an empty axis.
 
@@ -172,6 +192,7 @@ class Reduction(TensorBase):
         >>> fn.tensor([[1.0, 3.0], [5.0, 7.0]]).mean(1)
         tensor([2., 6.])
         """
+        only_none("mean", numpys)
         data = floating(self, "mean")
         axes = _axes("mean", dim, axis, data.ndim)
         count = _count(data.shape, axes)
@@ -186,19 +207,23 @@ class Reduction(TensorBase):
         keepdim: bool = False,
         *,
         correction: float | None = None,
+        ddof: float | None = None,
         axis: Dim = None,
         keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """The variance over `dim`: the sum of squared deviations by n - correction.
 
-        correction (NumPy: ddof) is 1, or 0 if not unbiased. Where it leaves nothing to divide by
+        correction (or ddof) is 1, or 0 if not unbiased. Where it leaves nothing to divide by
         the result is inf, or NaN if there is no deviation either.
 
         >>> import fusednn as fn
         >>> fn.tensor([1.0, 3.0]).var()
         tensor(2.)
         """
+        only_none("var", numpys)
         keepdim = keepdim or keepdims
+        correction = ddof if correction is None else correction
         axes, deviations, divisor, out = self._variance(
             "var", dim, axis, unbiased, correction, keepdim
         )
@@ -211,11 +236,15 @@ class Reduction(TensorBase):
         keepdim: bool = False,
         *,
         correction: float | None = None,
+        ddof: float | None = None,
         axis: Dim = None,
         keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """The standard deviation over `dim`: the square root of `var`."""
+        only_none("std", numpys)
         keepdim = keepdim or keepdims
+        correction = ddof if correction is None else correction
         axes, deviations, divisor, out = self._variance(
             "std", dim, axis, unbiased, correction, keepdim
         )
@@ -303,24 +332,45 @@ class Reduction(TensorBase):
         return record(out, _logsumexp_backward, (self,), (self,), (axes,), keep_output=True)
 
     def prod(
-        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """The product over `dim`; 1 over an empty axis. Its gradient is right beside zeros too."""
+        only_none("prod", numpys)
         axes = _axes("prod", dim, axis, self._data.ndim)
         out = multiply.reduce(self._data, axis=axes, keepdims=keepdim or keepdims)
         return record(out, _prod_backward, (self,), (self,), (axes,))
 
     def all(
-        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """True where every element over `dim` is true (not 0)."""
+        only_none("all", numpys)
         axes = _axes("all", dim, axis, self._data.ndim)
         return wrap(logical_and.reduce(self._data, axis=axes, keepdims=keepdim or keepdims))
 
     def any(
-        self, dim: Dim = None, keepdim: bool = False, *, axis: Dim = None, keepdims: bool = False
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        axis: Dim = None,
+        keepdims: bool = False,
+        **numpys: Any,
     ) -> Tensor:
         """True where some element over `dim` is true (not 0)."""
+        only_none("any", numpys)
         axes = _axes("any", dim, axis, self._data.ndim)
         return wrap(logical_or.reduce(self._data, axis=axes, keepdims=keepdim or keepdims))
 
