@@ -103,7 +103,7 @@ class FewForward {
         tops[0] = row_maxima(span, row);
         for (int lane = 1; lane < kLanes<T>; ++lane) tops[lane] = tops[0];
         Vec<T> maximum = broadcast(state_.maximum[i]);
-        const Vec<T> decay = update_maxima<T>(natural, tops, maximum);
+        const Vec<T> decay = update_maxima<T>(natural, tops, kLanes<T>, maximum);
         state_.maximum[i] = maximum[0];
         const Vec<T> sum = natural ? exponentials<true, true>(span, row, maximum[0], T(1))
                                    : exponentials<false, true>(span, row, maximum[0], T(1));

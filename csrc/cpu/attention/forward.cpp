@@ -15,6 +15,8 @@ namespace FUSEDNN_ISA {
 
 namespace {
 
+constexpr int kExpRows = 4;
+
 // Scores of a panel: rows stand so far apart that they do not share places in L1.
 template <class T>
 constexpr i64 kScoreStride = kKeyBlock + kTileCols<T> + 16;
@@ -132,17 +134,32 @@ class BlockForward {
                 tops[lane] = row_maxima(span, scores);
             }
             Vec<T> maxima = first ? negative_infinity<T>() : load(maximum + group);
-            store(scratch_.decay + group, update_maxima<T>(natural_, tops, maxima));
+            store(scratch_.decay + group, update_maxima<T>(natural_, tops, count, maxima));
             store_partial(maximum + group, maxima, count);
         }
-        for (int r = 0; r < rows; ++r) {
-            T* scores = scratch_.scores + r * kScoreStride<T>;
-            T* sums = scratch_.sums + (row + r) * kLanes<T>;
-            Vec<T> sum = natural_ ? exponentials<true, true>(span, scores, maximum[r], T(1))
-                                  : exponentials<false, true>(span, scores, maximum[r], T(1));
-            if (!first) sum = multiply_add(load(sums), broadcast(scratch_.decay[r]), sum);
-            store(sums, sum);
-            if (p_.dropout > 0) drop(row + r, span, scores);
+        int r = 0;
+        for (; r + kExpRows <= rows; r += kExpRows)
+            panel_exponentials<kExpRows>(row, r, span, first);
+        for (; r < rows; ++r) panel_exponentials<1>(row, r, span, first);
+    }
+
+    // Of rows [r, r + R): several at a time, because the chain of one is long.
+    template <int R>
+    void panel_exponentials(i64 row, int r, const ScoreSpan& span, bool first) {
+        T* const scores = scratch_.scores + r * kScoreStride<T>;
+        T* const sums = scratch_.sums + (row + r) * kLanes<T>;
+        const T* maximum = scratch_.maximum + row + r;
+        Vec<T> sum[R];
+        if (natural_) {
+            exponentials_of_rows<true, R>(span, scores, kScoreStride<T>, maximum, sum);
+        } else {
+            exponentials_of_rows<false, R>(span, scores, kScoreStride<T>, maximum, sum);
+        }
+        for (int i = 0; i < R; ++i) {
+            T* own = sums + i * kLanes<T>;
+            if (!first) sum[i] = multiply_add(load(own), broadcast(scratch_.decay[r + i]), sum[i]);
+            store(own, sum[i]);
+            if (p_.dropout > 0) drop(row + r + i, span, scores + i * kScoreStride<T>);
         }
     }
 
@@ -159,13 +176,13 @@ class BlockForward {
     // 1 / the sum of each row's weights, to the scratch and the stats.
     void panel_finish(i64 row, int rows) {
         for (int group = 0; group < rows; group += kLanes<T>) {
-            const i64 count = min_of(rows - group, kLanes<T>);
+            const int count = min_of(rows - group, kLanes<T>);
             Vec<T> sums[kLanes<T>];
             for (int lane = 0; lane < kLanes<T>; ++lane) {
                 sums[lane] = lane < count ? load(scratch_.sums + (row + group + lane) * kLanes<T>)
                                           : Vec<T>{};
             }
-            const Vec<T> inverse = inverse_sums<T>(sum_each<T>(sums));
+            const Vec<T> inverse = inverse_sums<T>(sum_each<T>(sums, count));
             store(scratch_.inverse + group, inverse);
             if (!maximum_out_) continue;
             const i64 i = row0_ + row + group;

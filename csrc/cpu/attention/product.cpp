@@ -32,6 +32,22 @@ void product_tile(i64 k, const T* __restrict a, i64 a_stride, const T* __restric
     }
 
     const i64 tail = out.cols - (V - 1) * lanes;  // columns in the last vector
+    // Scores, and sums over all keys at once: short products feel every branch below.
+    if (tail == lanes && !out.add) {
+        if (out.factor) {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+                for (int v = 0; v < V; ++v) sum[r][v] *= broadcast(out.factor[r]);
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) store(out.c + r * out.ldc + v * lanes, sum[r][v]);
+        }
+        return;
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
         T* c = out.c + r * out.ldc;

@@ -69,14 +69,28 @@ FUSEDNN_INLINE Vec<T> fold_each(const Vec<T> (&v)[n], const Combine& combine) {
     }
 }
 
-// Lane i of the result is the sum (the largest) of v[i]'s lanes.
+// Lane i < count of the result is v[i]'s lanes combined.
+template <class T, class Combine>
+FUSEDNN_INLINE Vec<T> fold_rows(const Vec<T> (&v)[kLanes<T>], int count, const Combine& combine) {
+    constexpr int lanes = kLanes<T>;
+    if (lanes < 4 || count > lanes / 2) return fold_each<T, lanes>(v, combine);
+    // Half as many leave two lanes for each, half a vector apart.
+    Vec<T> half[lanes / 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < lanes / 2; ++i) half[i] = v[i];
+    const Vec<T> folded = fold_each<T, lanes / 2>(half, combine);
+    using All = typename detail::MakeSeq<lanes>::type;
+    return combine(folded, detail::shifted_lanes<Vec<T>, lanes, lanes / 2>(folded, All{}));
+}
+
+// Lane i < count of the result is the sum (the largest) of v[i]'s lanes.
 template <class T>
-FUSEDNN_INLINE Vec<T> sum_each(const Vec<T> (&v)[kLanes<T>]) {
-    return fold_each<T, kLanes<T>>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
+FUSEDNN_INLINE Vec<T> sum_each(const Vec<T> (&v)[kLanes<T>], int count = kLanes<T>) {
+    return fold_rows<T>(v, count, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 template <class T>
-FUSEDNN_INLINE Vec<T> max_each(const Vec<T> (&v)[kLanes<T>]) {
-    return fold_each<T, kLanes<T>>(v, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); });
+FUSEDNN_INLINE Vec<T> max_each(const Vec<T> (&v)[kLanes<T>], int count) {
+    return fold_rows<T>(v, count, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); });
 }
 
 namespace detail {
@@ -104,14 +118,35 @@ template <class T>
 struct BytesOf {
     typedef std::uint8_t type __attribute__((vector_size(kVectorBytes / sizeof(T))));
 };
+
+// kLanes bytes as lanes: one instruction, which GCC's conversion of vectors does not find.
+template <class T>
+FUSEDNN_INLINE Mask<T> widen_bytes(typename BytesOf<T>::type bytes) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+        return (Mask<T>)_mm512_maskz_cvtepu8_epi32(__mmask16(0xffff), (__m128i)bytes);
+    }
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) {
+        return (Mask<T>)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bit_cast<long long>(bytes)));
+    }
+#endif
+    return __builtin_convertvector(bytes, Mask<T>);
+}
 }  // namespace detail
 
-// n <= kLanes bytes as lanes, the rest 0.
+template <class T>
+FUSEDNN_INLINE Mask<T> load_bytes(const std::uint8_t* p) {
+    typename detail::BytesOf<T>::type bytes;
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+    return detail::widen_bytes<T>(bytes);
+}
+// n < kLanes bytes, the rest 0.
 template <class T>
 FUSEDNN_INLINE Mask<T> load_bytes(const std::uint8_t* p, i64 n) {
     typename detail::BytesOf<T>::type bytes{};
-    __builtin_memcpy(&bytes, p, std::size_t(min_of(n, i64(kLanes<T>))));
-    return __builtin_convertvector(bytes, Mask<T>);
+    __builtin_memcpy(&bytes, p, std::size_t(n));
+    return detail::widen_bytes<T>(bytes);
 }
 
 // Where the scores of some neighbouring rows lie: that of key j at row[j - key0]. All rows are
@@ -147,24 +182,33 @@ inline void adjust_scores(const AttentionParams<T>& p, const MaskRows<std::uint8
             if (slope) store(slope + at, T(1) - t * t);
         }
     }
+    // Whole vectors, then the one that ends with the keys.
+    const i64 whole = first + (end - first) / lanes * lanes;
     if (mask.data) {
         const std::uint8_t* m = mask.data + i * mask.row + span.key0 * mask.col;
-        for (i64 at = first; at < last; at += lanes) {
-            const Mask<T> allowed =
-                mask.col ? load_bytes<T>(m + at, end - at) : load_bytes<T>(m, 1)[0] - Mask<T>{};
+        const auto hide = [&](i64 at, Mask<T> allowed) {
             store(row + at,
                   select<T>(allowed != Mask<T>{}, load(row + at), negative_infinity<T>()));
+        };
+        if (mask.col) {
+            for (i64 at = first; at < whole; at += lanes) hide(at, load_bytes<T>(m + at));
+            if (whole < last) hide(whole, load_bytes<T>(m + whole, end - whole));
+        } else if (!*m) {
+            for (i64 at = first; at < last; at += lanes) store(row + at, negative_infinity<T>());
         }
     }
     if (bias.data) {
         const T* b = bias.data + i * bias.row + span.key0 * bias.col;
-        for (i64 at = first; at < last; at += lanes) {
-            const Vec<T> add = !bias.col           ? broadcast(*b)
-                               : end - at >= lanes ? load(b + at)
-                                                   : load_partial(b + at, end - at);
+        const auto add = [&](i64 at, Vec<T> x) {
             // A masked key's score may be NaN: chosen, not added.
-            const Vec<T> sum = load(row + at) + add;
-            store(row + at, select<T>(add == negative_infinity<T>(), add, sum));
+            const Vec<T> sum = load(row + at) + x;
+            store(row + at, select<T>(x == negative_infinity<T>(), x, sum));
+        };
+        if (bias.col) {
+            for (i64 at = first; at < whole; at += lanes) add(at, load(b + at));
+            if (whole < last) add(whole, load_partial(b + whole, end - whole));
+        } else {
+            for (i64 at = first; at < last; at += lanes) add(at, broadcast(*b));
         }
     }
 }
@@ -213,12 +257,13 @@ FUSEDNN_INLINE Vec<T> finite_maximum(Vec<T> maximum) {
     return select<T>(maximum == negative_infinity<T>(), Vec<T>{}, maximum);
 }
 
-// Running maxima of up to kLanes rows: takes the rows' largest scores (lane by lane in tops),
+// Running maxima of `count` <= kLanes rows: takes the rows' largest scores (lane by lane in tops),
 // updates the maxima, and gives the factors for what was summed up before.
 template <class T>
-FUSEDNN_INLINE Vec<T> update_maxima(bool natural, const Vec<T> (&tops)[kLanes<T>], Vec<T>& maxima) {
+FUSEDNN_INLINE Vec<T> update_maxima(bool natural, const Vec<T> (&tops)[kLanes<T>], int count,
+                                    Vec<T>& maxima) {
     const Vec<T> before = maxima;
-    maxima = larger<T>(before, max_each<T>(tops));
+    maxima = larger<T>(before, max_each<T>(tops, count));
     const Vec<T> x = before - finite_maximum<T>(maxima);
     return exp2_of_negative<T>(natural ? x * T(kLog2E) : x);
 }
@@ -253,6 +298,30 @@ FUSEDNN_INLINE Vec<T> exponentials(const ScoreSpan& span, T* row, T maximum, T f
         store(row + at, e);
     }
     return sum;
+}
+
+// The same without a factor for R rows `stride` apart; sum[r]: that of row r, by lane.
+template <bool kNatural, int R, class T>
+FUSEDNN_INLINE void exponentials_of_rows(const ScoreSpan& span, T* rows, i64 stride,
+                                         const T* maximum, Vec<T> (&sum)[R]) {
+    Vec<T> top[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+        top[r] = broadcast(finite_maximum(maximum[r]));
+        sum[r] = Vec<T>{};
+    }
+    const i64 last = span.last<T>();
+    for (i64 at = span.first<T>(); at < last; at += kLanes<T>) {
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+            T* const place = rows + r * stride + at;
+            Vec<T> x = load(place) - top[r];
+            if (kNatural) x *= T(kLog2E);
+            const Vec<T> e = exp2_of_negative<T>(x);
+            sum[r] += e;
+            store(place, e);
+        }
+    }
 }
 
 }  // namespace FUSEDNN_ISA
