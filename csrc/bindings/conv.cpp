@@ -1,6 +1,6 @@
 #include "ops/conv.h"
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
 #include "ops/conv_packed.h"
@@ -17,12 +17,13 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
                         py::handle dilation, py::handle groups, const std::string& algorithm,
                         ops::PackedWeight* packed) {
     const char* op = kNames[spatial];
-    const Array input = Array::floating(input_object, op, "input");
-    const Array weight = Array::floating_like(weight_object, input, op, "weight");
+    Call call(op);
+    const Array input = call.floating(input_object, "input");
+    const Array weight = call.floating_like(weight_object, input, "weight");
     std::optional<Array> bias;
     ops::Shape bias_shape;
     if (!bias_object.is_none()) {
-        bias = Array::floating_like(bias_object, input, op, "bias");
+        bias = call.floating_like(bias_object, input, "bias");
         bias_shape = ops::shape_of(bias->view());
     }
     ops::ConvShapes shapes = ops::conv_shapes(
@@ -32,13 +33,15 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
     ops::choose_algorithm(op, algorithm, ops::ConvPass::forward, shapes.params);
     void* output;
     py::object result =
-        new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
+        call.new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     {
-        GilRelease release(ops::conv_cost(shapes.params));
+        const Run run(call, ops::conv_cost(shapes.params));
         ops::PackedWeight::Buffer held;
-        if (packed) held = packed->apply(input.dtype(), weight.view().data, shapes.params);
-        ops::conv_forward(shapes.params, input.dtype(), input.view().data, weight.view().data,
-                          bias ? bias->view().data : nullptr, output);
+        if (packed && call.device() == Device::cpu) {
+            held = packed->apply(input.dtype(), weight.view().data, shapes.params);
+        }
+        ops::conv_forward(shapes.params, call.device(), input.dtype(), input.view().data,
+                          weight.view().data, bias ? bias->view().data : nullptr, output);
     }
     return result;
 }
@@ -48,8 +51,9 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
                                py::handle dilation, py::handle groups,
                                const std::string& algorithm) {
     const char* op = kNames[spatial];
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const Array weight = Array::floating_like(weight_object, grad, op, "weight");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const Array weight = call.floating_like(weight_object, grad, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     ops::ConvShapes shapes = ops::conv_shapes(
         op, spatial, input, ops::shape_of(weight.view()), nullptr,
@@ -57,11 +61,11 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_input, shapes.params);
     void* output;
-    py::object result = new_array(grad.dtype(), int(input.size()), input.data(), &output);
+    py::object result = call.new_array(grad.dtype(), int(input.size()), input.data(), &output);
     {
-        GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_backward_input(shapes.params, grad.dtype(), grad.view().data, weight.view().data,
-                                 nullptr, output);
+        const Run run(call, ops::conv_cost(shapes.params));
+        ops::conv_backward_input(shapes.params, call.device(), grad.dtype(), grad.view().data,
+                                 weight.view().data, nullptr, output);
     }
     return result;
 }
@@ -71,8 +75,9 @@ py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle 
                                 py::handle dilation, py::handle groups,
                                 const std::string& algorithm) {
     const char* op = kNames[spatial];
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const Array input = Array::floating_like(input_object, grad, op, "input");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const Array input = call.floating_like(input_object, grad, "input");
     const ops::Shape weight = to_shape(weight_shape, op, "weight_shape");
     ops::ConvShapes shapes = ops::conv_shapes(
         op, spatial, ops::shape_of(input.view()), weight, nullptr,
@@ -80,18 +85,19 @@ py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle 
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_weight, shapes.params);
     void* output;
-    py::object result = new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
+    py::object result = call.new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
     {
-        GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_backward_weight(shapes.params, grad.dtype(), grad.view().data, input.view().data,
-                                  output);
+        const Run run(call, ops::conv_cost(shapes.params));
+        ops::conv_backward_weight(shapes.params, call.device(), grad.dtype(), grad.view().data,
+                                  input.view().data, output);
     }
     return result;
 }
 
 py::object conv_backward_bias(int spatial, py::handle grad_object) {
     const char* op = kNames[spatial];
-    const Array grad = Array::floating(grad_object, op, "grad");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
     const bool batched = grad.ndim() == spatial + 2;
     if (!batched && grad.ndim() != spatial + 1) {
         throw py::value_error(std::string(op) + ": grad has shape " +
@@ -101,10 +107,10 @@ py::object conv_backward_bias(int spatial, py::handle grad_object) {
     i64 inner = 1;
     for (int axis = batched + 1; axis < grad.ndim(); ++axis) inner *= grad.shape()[axis];
     void* output;
-    py::object result = new_array(grad.dtype(), 1, &channels, &output);
-    GilRelease release(grad.size());
-    ops::bias_grad(grad.dtype(), batched ? grad.shape()[0] : 1, channels, inner, grad.view().data,
-                   output);
+    py::object result = call.new_array(grad.dtype(), 1, &channels, &output);
+    const Run run(call, grad.size());
+    ops::bias_grad(call.device(), grad.dtype(), batched ? grad.shape()[0] : 1, channels, inner,
+                   grad.view().data, output);
     return result;
 }
 

@@ -1,6 +1,6 @@
 // The transposed convolution: every pass is a convolution's pass, with the roles of input and
 // result exchanged.
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
 #include "ops/conv.h"
@@ -29,12 +29,13 @@ py::object conv_transpose_forward(int spatial, py::handle input_object, py::hand
                                   py::handle output_padding, py::handle dilation, py::handle groups,
                                   const std::string& algorithm) {
     const char* op = kNames[spatial];
-    const Array input = Array::floating(input_object, op, "input");
-    const Array weight = Array::floating_like(weight_object, input, op, "weight");
+    Call call(op);
+    const Array input = call.floating(input_object, "input");
+    const Array weight = call.floating_like(weight_object, input, "weight");
     std::optional<Array> bias;
     ops::Shape bias_shape;
     if (!bias_object.is_none()) {
-        bias = Array::floating_like(bias_object, input, op, "bias");
+        bias = call.floating_like(bias_object, input, "bias");
         bias_shape = ops::shape_of(bias->view());
     }
     ops::ConvShapes shapes = shapes_of(spatial, ops::shape_of(input.view()),
@@ -43,10 +44,10 @@ py::object conv_transpose_forward(int spatial, py::handle input_object, py::hand
     ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_input, shapes.params, true);
     void* output;
     py::object result =
-        new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
+        call.new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     {
-        GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_backward_input(shapes.params, input.dtype(), input.view().data,
+        const Run run(call, ops::conv_cost(shapes.params));
+        ops::conv_backward_input(shapes.params, call.device(), input.dtype(), input.view().data,
                                  weight.view().data, bias ? bias->view().data : nullptr, output);
     }
     return result;
@@ -58,19 +59,20 @@ py::object conv_transpose_backward_input(int spatial, py::handle grad_object,
                                          py::handle output_padding, py::handle dilation,
                                          py::handle groups, const std::string& algorithm) {
     const char* op = kNames[spatial];
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const Array weight = Array::floating_like(weight_object, grad, op, "weight");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const Array weight = call.floating_like(weight_object, grad, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     ops::ConvShapes shapes = shapes_of(spatial, input, ops::shape_of(weight.view()), nullptr,
                                        {stride, padding, output_padding, dilation, groups});
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     ops::choose_algorithm(op, algorithm, ops::ConvPass::forward, shapes.params, true);
     void* output;
-    py::object result = new_array(grad.dtype(), int(input.size()), input.data(), &output);
+    py::object result = call.new_array(grad.dtype(), int(input.size()), input.data(), &output);
     {
-        GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_forward(shapes.params, grad.dtype(), grad.view().data, weight.view().data,
-                          nullptr, output);
+        const Run run(call, ops::conv_cost(shapes.params));
+        ops::conv_forward(shapes.params, call.device(), grad.dtype(), grad.view().data,
+                          weight.view().data, nullptr, output);
     }
     return result;
 }
@@ -81,19 +83,20 @@ py::object conv_transpose_backward_weight(int spatial, py::handle grad_object,
                                           py::handle output_padding, py::handle dilation,
                                           py::handle groups, const std::string& algorithm) {
     const char* op = kNames[spatial];
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const Array input = Array::floating_like(input_object, grad, op, "input");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const Array input = call.floating_like(input_object, grad, "input");
     const ops::Shape weight = to_shape(weight_shape, op, "weight_shape");
     ops::ConvShapes shapes = shapes_of(spatial, ops::shape_of(input.view()), weight, nullptr,
                                        {stride, padding, output_padding, dilation, groups});
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shapes.output);
     ops::choose_algorithm(op, algorithm, ops::ConvPass::backward_weight, shapes.params, true);
     void* output;
-    py::object result = new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
+    py::object result = call.new_array(grad.dtype(), int(weight.size()), weight.data(), &output);
     {
-        GilRelease release(ops::conv_cost(shapes.params));
-        ops::conv_backward_weight(shapes.params, grad.dtype(), input.view().data, grad.view().data,
-                                  output);
+        const Run run(call, ops::conv_cost(shapes.params));
+        ops::conv_backward_weight(shapes.params, call.device(), grad.dtype(), input.view().data,
+                                  grad.view().data, output);
     }
     return result;
 }

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "core/errors.h"
 #include "ops/conv.h"
@@ -14,12 +14,13 @@ namespace {
 py::object linear_forward(py::handle input_object, py::handle weight_object, py::handle bias_object,
                           bool relu) {
     const char* op = "linear";
-    const Array input = Array::floating(input_object, op, "input");
-    const Array weight = Array::floating_like(weight_object, input, op, "weight");
+    Call call(op);
+    const Array input = call.floating(input_object, "input");
+    const Array weight = call.floating_like(weight_object, input, "weight");
     std::optional<Array> bias;
     ops::Shape bias_shape;
     if (!bias_object.is_none()) {
-        bias = Array::floating_like(bias_object, input, op, "bias");
+        bias = call.floating_like(bias_object, input, "bias");
         bias_shape = ops::shape_of(bias->view());
     }
     const ops::LinearShapes shapes =
@@ -27,10 +28,10 @@ py::object linear_forward(py::handle input_object, py::handle weight_object, py:
                            bias ? &bias_shape : nullptr);
     void* output;
     py::object result =
-        new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
+        call.new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     const ops::Gemm gemm{shapes.rows, shapes.out_features, shapes.in_features, false, true, relu};
-    GilRelease release(2 * gemm.m * gemm.n * gemm.k);
-    ops::gemm(gemm, input.dtype(), input.view().data, weight.view().data,
+    const Run run(call, 2 * gemm.m * gemm.n * gemm.k);
+    ops::gemm(gemm, call.device(), input.dtype(), input.view().data, weight.view().data,
               bias ? bias->view().data : nullptr, output);
     return result;
 }
@@ -50,23 +51,26 @@ void require_features(const Array& array, const char* argument, i64 features) {
 }
 
 py::object linear_backward_input(py::handle grad_object, py::handle weight_object) {
-    const Array grad = Array::floating(grad_object, "linear", "grad");
-    const Array weight = Array::floating_like(weight_object, grad, "linear", "weight");
+    Call call("linear");
+    const Array grad = call.floating(grad_object, "grad");
+    const Array weight = call.floating_like(weight_object, grad, "weight");
     if (weight.ndim() != 2) throw Error("linear: weight must have 2 dimensions");
     require_features(grad, "grad", weight.shape()[0]);
     ops::Shape shape = ops::shape_of(grad.view());
     shape.back() = weight.shape()[1];
     void* output;
-    py::object result = new_array(grad.dtype(), int(shape.size()), shape.data(), &output);
+    py::object result = call.new_array(grad.dtype(), int(shape.size()), shape.data(), &output);
     const ops::Gemm gemm{rows_of(grad), weight.shape()[1], weight.shape()[0], false, false, false};
-    GilRelease release(2 * gemm.m * gemm.n * gemm.k);
-    ops::gemm(gemm, grad.dtype(), grad.view().data, weight.view().data, nullptr, output);
+    const Run run(call, 2 * gemm.m * gemm.n * gemm.k);
+    ops::gemm(gemm, call.device(), grad.dtype(), grad.view().data, weight.view().data, nullptr,
+              output);
     return result;
 }
 
 py::object linear_backward_weight(py::handle grad_object, py::handle input_object) {
-    const Array grad = Array::floating(grad_object, "linear", "grad");
-    const Array input = Array::floating_like(input_object, grad, "linear", "input");
+    Call call("linear");
+    const Array grad = call.floating(grad_object, "grad");
+    const Array input = call.floating_like(input_object, grad, "input");
     if (grad.ndim() < 1 || input.ndim() < 1 || rows_of(grad) != rows_of(input)) {
         throw Error("linear: grad has shape " + ops::text(ops::shape_of(grad.view())) +
                     ", which does not fit input of shape " +
@@ -74,38 +78,43 @@ py::object linear_backward_weight(py::handle grad_object, py::handle input_objec
     }
     const i64 shape[2] = {grad.shape()[grad.ndim() - 1], input.shape()[input.ndim() - 1]};
     void* output;
-    py::object result = new_array(grad.dtype(), 2, shape, &output);
+    py::object result = call.new_array(grad.dtype(), 2, shape, &output);
     const ops::Gemm gemm{shape[0], shape[1], rows_of(grad), true, false, false};
-    GilRelease release(2 * gemm.m * gemm.n * gemm.k);
-    ops::gemm(gemm, grad.dtype(), grad.view().data, input.view().data, nullptr, output);
+    const Run run(call, 2 * gemm.m * gemm.n * gemm.k);
+    ops::gemm(gemm, call.device(), grad.dtype(), grad.view().data, input.view().data, nullptr,
+              output);
     return result;
 }
 
 py::object linear_backward_bias(py::handle grad_object) {
-    const Array grad = Array::floating(grad_object, "linear", "grad");
+    Call call("linear");
+    const Array grad = call.floating(grad_object, "grad");
     if (grad.ndim() < 1) throw Error("linear: grad must have at least 1 dimension");
     const i64 features = grad.shape()[grad.ndim() - 1];
     void* output;
-    py::object result = new_array(grad.dtype(), 1, &features, &output);
-    GilRelease release(grad.size());
-    ops::bias_grad(grad.dtype(), rows_of(grad), features, 1, grad.view().data, output);
+    py::object result = call.new_array(grad.dtype(), 1, &features, &output);
+    const Run run(call, grad.size());
+    ops::bias_grad(call.device(), grad.dtype(), rows_of(grad), features, 1, grad.view().data,
+                   output);
     return result;
 }
 
 py::object matmul(py::handle a_object, py::handle b_object, bool transpose_a, bool transpose_b) {
     const char* op = "matmul";
-    const Array a = Array::floating(a_object, op, "input");
-    const Array b = Array::floating_like(b_object, a, op, "other");
+    Call call(op);
+    const Array a = call.floating(a_object, "input");
+    const Array b = call.floating_like(b_object, a, "other");
     const ops::MatmulShapes shapes = ops::matmul_shapes(
         op, ops::shape_of(a.view()), ops::shape_of(b.view()), transpose_a, transpose_b);
     void* output;
     py::object result =
-        new_array(a.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
+        call.new_array(a.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     const ops::Gemm& g = shapes.gemm;
     const i64 item = a.dtype() == DType::f32 ? 4 : 8;
-    GilRelease release(2 * shapes.batch * g.m * g.n * g.k);
+    const Run run(call, 2 * shapes.batch * g.m * g.n * g.k);
     for (i64 i = 0; i < shapes.batch; ++i) {
-        ops::gemm(g, a.dtype(), static_cast<const char*>(a.view().data) + i * g.m * g.k * item,
+        ops::gemm(g, call.device(), a.dtype(),
+                  static_cast<const char*>(a.view().data) + i * g.m * g.k * item,
                   static_cast<const char*>(b.view().data) + i * g.k * g.n * item, nullptr,
                   static_cast<char*>(output) + i * g.m * g.n * item);
     }

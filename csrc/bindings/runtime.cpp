@@ -11,6 +11,7 @@
 #include "core/dispatch.h"
 #include "core/errors.h"
 #include "core/memory.h"
+#include "core/precision.h"
 #include "core/threads.h"
 #include "cuda/device.h"
 
@@ -87,6 +88,18 @@ void set_threads(py::handle n) {
     set_num_threads(int(std::clamp(to_int(n, "set_num_threads", "n"), least, most)));
 }
 
+void set_precision(const std::string& precision) {
+    if (precision != "highest" && precision != "high") {
+        throw Error("set_float32_precision: precision must be 'highest' or 'high', got '" +
+                    precision + "'");
+    }
+    set_float32_precision(precision == "high" ? Float32Precision::high : Float32Precision::highest);
+}
+
+std::string precision() {
+    return float32_precision() == Float32Precision::high ? "high" : "highest";
+}
+
 }  // namespace
 
 void init_runtime(py::module_& m) {
@@ -115,6 +128,19 @@ void init_runtime(py::module_& m) {
         "Whether this build has CUDA kernels and a device to run them on.");
     m.def("cuda_status", &cuda::status,
           "One sentence: the CUDA devices that can be used, or why there are none.");
+    m.def("set_float32_precision", &set_precision, py::arg("precision"), py::pos_only(),
+          "How a GPU computes products of float32 arrays (matrix products, convolutions).\n\n"
+          "'highest', the default: products of float32 values, added in float32. 'high': on the\n"
+          "tensor cores, whose factors have 10 bits of mantissa (TF32); about 3 decimal digits of\n"
+          "each product, several times as fast. One setting for the process; float64, and float32\n"
+          "on the CPU, are computed the same either way. ValueError for another value.\n\n"
+          ">>> import fusednn as fn\n"
+          ">>> fn.set_float32_precision('highest')");
+    m.def("get_float32_precision", &precision,
+          "'highest' or 'high'; see `set_float32_precision`.\n\n"
+          ">>> import fusednn as fn\n"
+          ">>> fn.get_float32_precision()\n"
+          "'highest'");
     // The first pages now, so that the first op is as fast as the next.
     memory_release(memory_acquire(1));
 }

@@ -1,7 +1,6 @@
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
-#include "core/dispatch.h"
 #include "ops/shapes.h"
 
 namespace fusednn::bindings {
@@ -19,16 +18,16 @@ ops::WindowArgs window_args(const char* op, py::handle kernel, py::handle dilati
 }
 
 // Runs one of the two kernels from `input` into a new array.
-template <class Run>
-py::object result_of(const Array& input, const char* op, const ops::ConvShapes& shapes,
-                     const Run& run) {
+template <class Kernel>
+py::object result_of(Call& call, const Array& input, const ops::ConvShapes& shapes,
+                     const Kernel& kernel) {
     void* result;
     py::object output =
-        new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &result);
-    GilRelease release((input.size() + ops::checked_size(op, shapes.output)) * 8);
+        call.new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &result);
+    const Run run(call, (input.size() + ops::checked_size(call.op(), shapes.output)) * 8);
     with_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        run(kernels<T>(), shapes.params, input.data<T>(), static_cast<T*>(result));
+        kernel(run.kernels<T>(), shapes.params, input.data<T>(), static_cast<T*>(result));
     });
     return output;
 }
@@ -36,10 +35,11 @@ py::object result_of(const Array& input, const char* op, const ops::ConvShapes& 
 py::object unfold(py::handle input, py::handle kernel, py::handle dilation, py::handle padding,
                   py::handle stride) {
     constexpr const char* op = "unfold";
-    const Array x = Array::floating(input, op, "input");
+    Call call(op);
+    const Array x = call.floating(input, "input");
     const auto shapes = ops::unfold_shapes(op, ops::shape_of(x.view()),
                                            window_args(op, kernel, dilation, padding, stride));
-    return result_of(x, op, shapes,
+    return result_of(call, x, shapes,
                      [](const auto& table, const auto& params, auto* from, auto* to) {
                          table.unfold(params, from, to);
                      });
@@ -48,11 +48,12 @@ py::object unfold(py::handle input, py::handle kernel, py::handle dilation, py::
 py::object fold(py::handle input, py::handle output_size, py::handle kernel, py::handle dilation,
                 py::handle padding, py::handle stride) {
     constexpr const char* op = "fold";
-    const Array columns = Array::floating(input, op, "input");
+    Call call(op);
+    const Array columns = call.floating(input, "input");
     const auto shapes =
         ops::fold_shapes(op, ops::shape_of(columns.view()), to_ints(output_size, op, "output_size"),
                          window_args(op, kernel, dilation, padding, stride));
-    return result_of(columns, op, shapes,
+    return result_of(call, columns, shapes,
                      [](const auto& table, const auto& params, auto* from, auto* to) {
                          table.fold(params, from, to);
                      });

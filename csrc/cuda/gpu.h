@@ -5,6 +5,7 @@
 // namespace fusednn::cuda.
 //
 //   FUSEDNN_DEVICE                       in front of a device function
+//   FUSEDNN_HOST_DEVICE                  in front of one that the host calls as well
 //   FUSEDNN_SHARED(float[32][33], tile); declares shared memory
 //   FUSEDNN_DYNAMIC_SHARED(Tiles, s);    names the launch's shared memory, a struct
 //
@@ -17,6 +18,7 @@
 
 #include "emulator/cuda.h"
 #define FUSEDNN_DEVICE inline
+#define FUSEDNN_HOST_DEVICE inline
 #define FUSEDNN_SHARED(type, name)                                                              \
     static const char fusednn_key_##name = 0;                                                   \
     auto& name = *static_cast<::fusednn::cuda::identity<type>*>(                                \
@@ -31,6 +33,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define FUSEDNN_DEVICE __device__ __forceinline__
+#define FUSEDNN_HOST_DEVICE __host__ __device__ __forceinline__
 #define FUSEDNN_SHARED(type, name) __shared__::fusednn::cuda::identity<type> name
 #define FUSEDNN_DYNAMIC_SHARED(type, name)                            \
     extern __shared__ __align__(128) unsigned char fusednn_shared_[]; \

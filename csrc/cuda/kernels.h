@@ -7,6 +7,24 @@
 namespace fusednn::cuda {
 
 template <class T>
+void gemm(const GemmParams<T>&);
+
+template <class T>
+void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
+template <class T>
+ConvPacking conv_packing(const ConvParams&);
+template <class T>
+void conv_backward_input(const ConvParams&, const T* dy, const T* w, const T* bias, T* dx);
+template <class T>
+void conv_backward_weight(const ConvParams&, const T* x, const T* dy, T* dw);
+template <class T>
+void bias_grad(i64 outer, i64 channels, i64 inner, const T* dy, T* db);
+template <class T>
+void unfold(const ConvParams&, const T* x, T* columns);
+template <class T>
+void fold(const ConvParams&, const T* columns, T* x);
+
+template <class T>
 void max_pool_forward(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
 template <class T>
 void max_pool_backward(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes, T* dx);

@@ -24,15 +24,15 @@ template <class T>
 struct Table {
     // clang-format off
     static constexpr KernelTable<T> kernels = {
-            FUSEDNN_MISSING(gemm),
-            FUSEDNN_MISSING(conv_forward),
-            FUSEDNN_MISSING(conv_packing),
+            gemm<T>,
+            conv_forward<T>,
+            conv_packing<T>,
             FUSEDNN_MISSING(conv_pack),
-            FUSEDNN_MISSING(conv_backward_input),
-            FUSEDNN_MISSING(conv_backward_weight),
-            FUSEDNN_MISSING(bias_grad),
-            FUSEDNN_MISSING(unfold),
-            FUSEDNN_MISSING(fold),
+            conv_backward_input<T>,
+            conv_backward_weight<T>,
+            bias_grad<T>,
+            unfold<T>,
+            fold<T>,
             FUSEDNN_MISSING(transpose_matrices),
             max_pool_forward<T>,
             max_pool_backward<T>,

@@ -143,41 +143,42 @@ i64 conv_cost(const ConvParams& p) {
     return cost < 9e18 ? i64(cost) : std::numeric_limits<i64>::max();
 }
 
-void conv_forward(const ConvParams& params, DType dtype, const void* input, const void* weight,
-                  const void* bias, void* output) {
+void conv_forward(const ConvParams& params, Device device, DType dtype, const void* input,
+                  const void* weight, const void* bias, void* output) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().conv_forward(params, static_cast<const T*>(input),
-                                  static_cast<const T*>(weight), static_cast<const T*>(bias),
-                                  static_cast<T*>(output));
+        kernels<T>(device).conv_forward(params, static_cast<const T*>(input),
+                                        static_cast<const T*>(weight), static_cast<const T*>(bias),
+                                        static_cast<T*>(output));
     });
 }
 
-void conv_backward_input(const ConvParams& params, DType dtype, const void* grad,
+void conv_backward_input(const ConvParams& params, Device device, DType dtype, const void* grad,
                          const void* weight, const void* bias, void* grad_input) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().conv_backward_input(params, static_cast<const T*>(grad),
-                                         static_cast<const T*>(weight), static_cast<const T*>(bias),
-                                         static_cast<T*>(grad_input));
+        kernels<T>(device).conv_backward_input(
+            params, static_cast<const T*>(grad), static_cast<const T*>(weight),
+            static_cast<const T*>(bias), static_cast<T*>(grad_input));
     });
 }
 
-void conv_backward_weight(const ConvParams& params, DType dtype, const void* grad,
+void conv_backward_weight(const ConvParams& params, Device device, DType dtype, const void* grad,
                           const void* input, void* grad_weight) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().conv_backward_weight(params, static_cast<const T*>(input),
-                                          static_cast<const T*>(grad),
-                                          static_cast<T*>(grad_weight));
+        kernels<T>(device).conv_backward_weight(params, static_cast<const T*>(input),
+                                                static_cast<const T*>(grad),
+                                                static_cast<T*>(grad_weight));
     });
 }
 
-void bias_grad(DType dtype, i64 outer, i64 channels, i64 inner, const void* grad, void* grad_bias) {
+void bias_grad(Device device, DType dtype, i64 outer, i64 channels, i64 inner, const void* grad,
+               void* grad_bias) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().bias_grad(outer, channels, inner, static_cast<const T*>(grad),
-                               static_cast<T*>(grad_bias));
+        kernels<T>(device).bias_grad(outer, channels, inner, static_cast<const T*>(grad),
+                                     static_cast<T*>(grad_bias));
     });
 }
 

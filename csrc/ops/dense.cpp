@@ -60,8 +60,8 @@ MatmulShapes matmul_shapes(const char* op, const Shape& a, const Shape& b, bool 
     return result;
 }
 
-void gemm(const Gemm& gemm, DType dtype, const void* a, const void* b, const void* col_bias,
-          void* c) {
+void gemm(const Gemm& gemm, Device device, DType dtype, const void* a, const void* b,
+          const void* col_bias, void* c) {
     with_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         GemmParams<T> p{};
@@ -78,7 +78,7 @@ void gemm(const Gemm& gemm, DType dtype, const void* a, const void* b, const voi
         p.ldc = gemm.n;
         p.col_bias = static_cast<const T*>(col_bias);
         p.activation = gemm.relu ? Activation::relu : Activation::none;
-        kernels<T>().gemm(p);
+        kernels<T>(device).gemm(p);
     });
 }
 

@@ -11,8 +11,8 @@ struct Gemm {
     bool transpose_a, transpose_b;
     bool relu;
 };
-void gemm(const Gemm& gemm, DType dtype, const void* a, const void* b, const void* col_bias,
-          void* c);
+void gemm(const Gemm& gemm, Device device, DType dtype, const void* a, const void* b,
+          const void* col_bias, void* c);
 
 struct MatmulShapes {
     i64 batch;

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from . import _threadpoolctl, functional, io, nn, optim, random, testing
 from ._config import config, show_config
-from ._core import __version__, cpu_isa, cuda_status, get_num_threads, has_cuda, set_num_threads
+from ._core import (
+    __version__,
+    cpu_isa,
+    cuda_status,
+    get_float32_precision,
+    get_num_threads,
+    has_cuda,
+    set_float32_precision,
+    set_num_threads,
+)
 from ._tensor.creation import (
     arange,
     from_dlpack,
@@ -66,6 +75,7 @@ __all__ = [
     "from_numpy",
     "full",
     "functional",
+    "get_float32_precision",
     "get_num_threads",
     "has_cuda",
     "io",
@@ -85,6 +95,7 @@ __all__ = [
     "randn",
     "random",
     "save",
+    "set_float32_precision",
     "set_grad_enabled",
     "set_num_threads",
     "show_config",

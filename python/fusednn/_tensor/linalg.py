@@ -6,11 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy import ndarray
 
 from .. import _core
 from .arithmetic import unbroadcast
-from .tape import Array, Gradients, Node, TensorBase, needs, raw, record
+from .tape import Array, Gradients, Node, TensorBase, as_array, is_array, needs, raw, record
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -54,7 +53,7 @@ def _rows(x: Array) -> Array:
 
 def _check(a: Any, b: Any) -> None:
     for name, x in (("input", a), ("other", b)):
-        if not isinstance(x, ndarray):
+        if not is_array(x):
             raise TypeError(f"matmul: {name} must be a Tensor or an array, got {type(x).__name__}")
         if x.dtype.char not in "fd":
             raise TypeError(f"matmul: {name} has dtype {x.dtype}, expected float32 or float64")
@@ -110,7 +109,7 @@ def matmul(input: Any, other: Any) -> Any:
 def _matmul_backward(node: Node, grad: Any) -> Gradients:
     x, y = node.edges
     a, b, a_shape, b_shape = node.saved
-    grad = np.asarray(grad)
+    grad = as_array(grad)
     # Vectors become matrices, as forward made them.
     if len(a_shape) == 1:
         grad = grad[..., None, :] if len(b_shape) > 1 else grad[..., None]
@@ -145,12 +144,12 @@ class LinearAlgebra(TensorBase):
     __slots__ = ()
 
     def __matmul__(self, other: Tensor | Array) -> Tensor:
-        if not isinstance(other, (TensorBase, ndarray)):
+        if not (isinstance(other, TensorBase) or is_array(other)):
             return NotImplemented
         return matmul(self, other)  # type: ignore[no-any-return]
 
     def __rmatmul__(self, other: Tensor | Array) -> Tensor:
-        if not isinstance(other, (TensorBase, ndarray)):
+        if not (isinstance(other, TensorBase) or is_array(other)):
             return NotImplemented
         return matmul(other, self)  # type: ignore[no-any-return]
 
@@ -164,7 +163,7 @@ class LinearAlgebra(TensorBase):
 
     def _product(self, op: str, ndim: int, other: Tensor | Array) -> Tensor:
         y = raw(other)
-        if not isinstance(y, ndarray):
+        if not is_array(y):
             raise TypeError(f"{op}: other must be a Tensor or an array, got {type(y).__name__}")
         if self._data.ndim != ndim or y.ndim != ndim or self._data.shape[:-2] != y.shape[:-2]:
             raise ValueError(

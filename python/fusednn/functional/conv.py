@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from .. import _core
 from .._tensor.shape import cat
-from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
+from .._tensor.tape import Gradients, Node, TensorBase, is_array, needs, raw, record
 from .packed import PackedWeight
 
 Ints = int | Sequence[int]
@@ -31,7 +31,7 @@ def _frozen(value: Any) -> Any:
 
 def _flipped(weight: Any) -> Any:
     """The array with its kernel axes reversed (a view); what is no array comes back as it is."""
-    return np.flip(weight, tuple(range(2, weight.ndim))) if isinstance(weight, ndarray) else weight
+    return np.flip(weight, tuple(range(2, weight.ndim))) if is_array(weight) else weight
 
 
 def _conv(

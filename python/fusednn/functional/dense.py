@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .. import _core
-from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
+from .._tensor.tape import Gradients, Node, TensorBase, as_array, needs, raw, record
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -34,7 +32,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 def _linear_backward(node: Node, grad: Any) -> Gradients:
     x_edge, w_edge, b_edge = node.edges
     x, w = node.saved
-    grad = np.asarray(grad)
+    grad = as_array(grad)
     return (
         None if x_edge is None else _core.linear_backward_input(grad, w),
         None if w_edge is None else _core.linear_backward_weight(grad, x),

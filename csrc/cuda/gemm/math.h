@@ -1,0 +1,151 @@
+// What a block does with a pair of tiles: which thread owns which sums, and how they grow.
+//
+// Exact: fused multiply-adds, each sum one chain in the order of the depth. Tensor: products of
+// values rounded to TF32 (10 bits of mantissa) on the tensor cores, added in float32.
+#pragma once
+#include "cuda/elementwise.h"
+#include "cuda/gemm/tile.h"
+
+namespace fusednn::cuda {
+
+// ---- exact
+// ---------------------------------------------------------------------------------------
+
+// Each thread has kTileRows x kTileColumns sums in groups of 16 bytes, so that it reads its factors
+// by wide loads: group g begins at row (g * threads along the rows + mine) * group.
+template <class T, int kRows_, int kColumns_, int kTileRows, int kTileColumns, int kBlocks_>
+struct Exact {
+    using Value = T;
+    static constexpr bool kTensor = false;
+    static constexpr int kRows = kRows_, kColumns = kColumns_, kDepth = 8, kStages = 3;
+    static constexpr int kRun = Pack<T>::kSize, kPad = kRun, kBlocks = kBlocks_;
+    static constexpr int kAcross = kColumns / kTileColumns, kDown = kRows / kTileRows;
+    static constexpr int kThreads = kAcross * kDown;
+
+    T sum[kTileRows][kTileColumns];
+
+    FUSEDNN_DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < kTileRows; ++i)
+#pragma unroll
+            for (int j = 0; j < kTileColumns; ++j) sum[i][j] = T(0);
+    }
+
+    template <class TileA, class TileB>
+    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b) {
+        const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross;
+#pragma unroll
+        for (int p = 0; p < kDepth; ++p) {
+            Pack<T> x[kTileRows / kRun], y[kTileColumns / kRun];
+#pragma unroll
+            for (int g = 0; g < kTileRows / kRun; ++g) {
+                x[g] = *reinterpret_cast<const Pack<T>*>(&a.at((g * kDown + ty) * kRun, p));
+            }
+#pragma unroll
+            for (int g = 0; g < kTileColumns / kRun; ++g) {
+                y[g] = *reinterpret_cast<const Pack<T>*>(&b.at((g * kAcross + tx) * kRun, p));
+            }
+#pragma unroll
+            for (int i = 0; i < kTileRows; ++i)
+#pragma unroll
+                for (int j = 0; j < kTileColumns; ++j)
+                    sum[i][j] += x[i / kRun].of[i % kRun] * y[j / kRun].of[j % kRun];
+        }
+    }
+
+    // put(row, column, values): kRun sums side by side.
+    template <class Put>
+    FUSEDNN_DEVICE void store(const Put& put) const {
+        const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross;
+#pragma unroll
+        for (int i = 0; i < kTileRows; ++i) {
+#pragma unroll
+            for (int g = 0; g < kTileColumns / kRun; ++g) {
+                const int row = (i / kRun * kDown + ty) * kRun + i % kRun;
+                T values[kRun];
+#pragma unroll
+                for (int j = 0; j < kRun; ++j) values[j] = sum[i][g * kRun + j];
+                put(row, (g * kAcross + tx) * kRun, values);
+            }
+        }
+    }
+};
+
+// ---- tensor cores
+// --------------------------------------------------------------------------------
+
+// Warps in a grid, each with kWarpRows x kWarpColumns sums in fragments of 16 x 8. A lane's place
+// in the fragments: PTX ISA, "Matrix Fragments for mma.m16n8k8".
+template <int kRows_, int kColumns_, int kWarpRows, int kWarpColumns, int kBlocks_>
+struct Tensor {
+    using Value = float;
+    static constexpr bool kTensor = true;
+    static constexpr int kRows = kRows_, kColumns = kColumns_, kDepth = 16, kStages = 3;
+    static constexpr int kPad = 8, kBlocks = kBlocks_;
+    static constexpr int kWarpsAcross = kColumns / kWarpColumns;
+    static constexpr int kThreads = 32 * kWarpsAcross * (kRows / kWarpRows);
+    static constexpr int kDown = kWarpRows / 16, kAcross = kWarpColumns / 8;
+
+    float sum[kDown][kAcross][4];
+
+    FUSEDNN_DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < kDown; ++i)
+#pragma unroll
+            for (int j = 0; j < kAcross; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.0f;
+    }
+
+    template <class TileA, class TileB>
+    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b) {
+        const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+        const int row0 = first_row() + g, column0 = first_column() + g;
+#pragma unroll
+        for (int p = 0; p < kDepth; p += 8) {
+            std::uint32_t x[kDown][4], y[kAcross][2];
+#pragma unroll
+            for (int i = 0; i < kDown; ++i) {
+                x[i][0] = to_tf32(a.at(row0 + i * 16, p + t));
+                x[i][1] = to_tf32(a.at(row0 + i * 16 + 8, p + t));
+                x[i][2] = to_tf32(a.at(row0 + i * 16, p + t + 4));
+                x[i][3] = to_tf32(a.at(row0 + i * 16 + 8, p + t + 4));
+            }
+#pragma unroll
+            for (int j = 0; j < kAcross; ++j) {
+                y[j][0] = to_tf32(b.at(column0 + j * 8, p + t));
+                y[j][1] = to_tf32(b.at(column0 + j * 8, p + t + 4));
+            }
+#pragma unroll
+            for (int i = 0; i < kDown; ++i)
+#pragma unroll
+                for (int j = 0; j < kAcross; ++j) mma_tf32(sum[i][j], x[i], y[j]);
+        }
+    }
+
+    // put(row, column, values): two sums side by side.
+    template <class Put>
+    FUSEDNN_DEVICE void store(const Put& put) const {
+        const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int i = 0; i < kDown; ++i)
+#pragma unroll
+            for (int j = 0; j < kAcross; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const float values[2] = {sum[i][j][2 * half], sum[i][j][2 * half + 1]};
+                    put(first_row() + i * 16 + g + 8 * half, first_column() + j * 8 + 2 * t,
+                        values);
+                }
+    }
+
+  private:
+    FUSEDNN_DEVICE int first_row() const {
+        return int(threadIdx.x) / 32 / kWarpsAcross * kWarpRows;
+    }
+    FUSEDNN_DEVICE int first_column() const {
+        return int(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns;
+    }
+};
+
+}  // namespace fusednn::cuda

@@ -1,0 +1,43 @@
+// Where a product's sums go, and what is done to them on the way.
+#pragma once
+#include "core/kernels.h"
+#include "cuda/gemm/tile.h"
+
+namespace fusednn::cuda {
+
+// Columns that follow each other.
+struct PlainColumns {
+    FUSEDNN_DEVICE i64 offset(i64 column) const { return column; }
+};
+// Columns that are positions in images.
+template <class I>
+struct ImageColumns {
+    Lattice<I> points;
+    I image[3];
+    FUSEDNN_DEVICE i64 offset(i64 column) const {
+        return points.point(points.digits(column), image).offset;
+    }
+};
+
+// Element (i, j) of batch z stands at data[z * batch + i * row + columns.offset(j)].
+template <class T, class Columns>
+struct Output {
+    T* data;
+    i64 batch, row;
+    Columns columns;
+    bool wide;          // 4 columns from a multiple of 4 on lie together, at a multiple of 16 bytes
+    const T* row_bias;  // or null; z begins at z * bias_batch
+    i64 bias_batch;
+    const T* col_bias;  // or null
+    bool accumulate, relu;
+
+    // What is stored at `to` for the sum of row i, column j.
+    FUSEDNN_DEVICE T finish(T sum, const T* to, i64 z, i64 i, i64 j) const {
+        if (accumulate) sum += *to;
+        if (row_bias) sum += row_bias[z * bias_batch + i];
+        if (col_bias) sum += col_bias[j];
+        return relu && sum < T(0) ? T(0) : sum;  // NaN stays
+    }
+};
+
+}  // namespace fusednn::cuda

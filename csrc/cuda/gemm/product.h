@@ -1,0 +1,274 @@
+// The product that gemm and the convolutions share: out = finish(A B), tile by tile.
+//
+// A block owns a tile of sums and walks along the depth; while it multiplies one pair of tiles, the
+// next two are being copied into shared memory. Where there are too few tiles for a GPU the depth
+// is cut too: the parts go to a workspace, and a second kernel adds them in order. How it is cut
+// depends on the shape alone, so results are the same bits in every run and on every GPU.
+#pragma once
+#include "core/precision.h"
+#include "cuda/gemm/math.h"
+#include "cuda/gemm/output.h"
+
+namespace fusednn::cuda {
+
+template <class A_, class B_, class Out_>
+struct Work {
+    using A = A_;
+    using B = B_;
+    using Out = Out_;
+    i64 m, n, k;
+    A a;
+    B b;
+    Out out;
+};
+
+// Batches of one shape; others (kVaries) bring fill(work, z, tile depth), which makes `work` that
+// of batch z, with all pointers set and no batch strides. `work` then has the largest m and n.
+template <class Work_>
+struct SameShapes {
+    using Work = Work_;
+    static constexpr bool kVaries = false;
+    Work work;
+};
+
+namespace {
+
+struct ProductGrid {
+    i64 batches, row_tiles, column_tiles;
+    i64 splits, split_depth;  // parts of the depth
+    i64 items() const { return batches * row_tiles * column_tiles * splits; }
+};
+
+template <class Math, class Work>
+struct ProductShared {
+    using T = typename Math::Value;
+    using A = typename Work::A;
+    using B = typename Work::B;
+    static constexpr bool kByRowA = Math::kTensor && A::kAlong;
+    static constexpr bool kByRowB = Math::kTensor && B::kAlong;
+
+    Tile<T, Math::kRows, Math::kDepth, Math::kPad, kByRowA> a[Math::kStages];
+    Tile<T, Math::kColumns, Math::kDepth, Math::kPad, kByRowB> b[Math::kStages];
+    typename A::Row a_rows[A::kHasRows ? Math::kRows : 1];
+    typename B::Row b_rows[B::kHasRows ? Math::kColumns : 1];
+    i64 columns[Math::kColumns];  // offsets in the output
+};
+
+// Stores sums that lie side by side: to the output, or to a part of the workspace.
+template <class T, class Work>
+struct PutSums {
+    const Work& work;
+    const i64* columns;
+    T* part;  // or null
+    T* out;
+    i64 z, row0, column0;
+
+    template <int kCount>
+    FUSEDNN_DEVICE void operator()(int row, int column, const T (&sums)[kCount]) const {
+        struct alignas(kCount * sizeof(T)) Run {
+            T of[kCount];
+        };
+        const i64 i = row0 + row, j = column0 + column;
+        if (i >= work.m || j >= work.n) return;
+        T* line = part ? part + i * work.n : out + i * work.out.row;
+        const bool whole = j + kCount <= work.n && (part ? work.n % kCount == 0 : work.out.wide);
+        Run run;
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) {
+            if (j + e >= work.n) continue;
+            T* to = line + (part ? j + e : columns[column + e]);
+            run.of[e] = part ? sums[e] : work.out.finish(sums[e], to, z, i, j + e);
+            if (!whole) *to = run.of[e];
+        }
+        if (whole) *reinterpret_cast<Run*>(line + (part ? j : columns[column])) = run;
+    }
+};
+
+// One tile of one batch, the depth [first, last).
+template <class Math, class Work>
+FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work, i64 z, i64 row0,
+                                 i64 column0, i64 first, i64 last, typename Math::Value* part) {
+    using T = typename Math::Value;
+    using A = typename Work::A;
+    using B = typename Work::B;
+    constexpr int kThreads = Math::kThreads, kDepth = Math::kDepth, kStages = Math::kStages;
+    const int thread = int(threadIdx.x);
+    const int rows = int(work.m - row0 < Math::kRows ? work.m - row0 : Math::kRows);
+    const int columns = int(work.n - column0 < Math::kColumns ? work.n - column0 : Math::kColumns);
+    if constexpr (A::kHasRows) {
+        for (int r = thread; r < rows; r += kThreads) s.a_rows[r] = work.a.row_of(row0 + r);
+    }
+    if constexpr (B::kHasRows) {
+        for (int r = thread; r < columns; r += kThreads) s.b_rows[r] = work.b.row_of(column0 + r);
+    }
+    for (int j = thread; j < columns; j += kThreads) {
+        s.columns[j] = work.out.columns.offset(column0 + j);
+    }
+    __syncthreads();
+
+    const T *a = work.a.data + z * work.a.batch, *b = work.b.data + z * work.b.batch;
+    const Lane<Tile<T, Math::kRows, kDepth, 0, false>, kThreads, A::kAlong> lane_a;
+    const Lane<Tile<T, Math::kColumns, kDepth, 0, false>, kThreads, B::kAlong> lane_b;
+    typename A::State at_a{};
+    typename B::State at_b{};
+    if (first < last) {
+        at_a = work.a.begin(first + lane_a.depth);
+        at_b = work.b.begin(first + lane_b.depth);
+    }
+    const i64 steps = (last - first + kDepth - 1) / kDepth;
+    Math math;
+    math.clear();
+#pragma unroll 1
+    for (i64 step = 1 - kStages; step < steps; ++step) {
+        if (step >= 0) {
+            copy_async_wait<kStages - 2>();
+            __syncthreads();  // the pair of this step has come, and that of the last is used up
+        }
+        const i64 ahead = step + kStages - 1;
+        if (ahead < steps) {
+            const int stage = int(ahead % kStages);
+            const i64 depth0 = first + ahead * kDepth;
+            work.a.template copy<kThreads>(s.a[stage], a, s.a_rows, at_a,
+                                           {row0, rows, depth0, last});
+            work.b.template copy<kThreads>(s.b[stage], b, s.b_rows, at_b,
+                                           {column0, columns, depth0, last});
+        }
+        copy_async_commit();
+        if (step >= 0) math.add(s.a[step % kStages], s.b[step % kStages]);
+    }
+    copy_async_wait<0>();
+    math.store(PutSums<T, Work>{work, s.columns, part, work.out.data + z * work.out.batch, z, row0,
+                                column0});
+    __syncthreads();
+}
+
+// `parts`: (batches, splits, m, n), or null without splits.
+template <class Math, class Problem>
+__global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
+    product_kernel(Problem problem, ProductGrid grid, i64 items, typename Math::Value* parts) {
+    using Work = typename Problem::Work;
+    using Shared = ProductShared<Math, Work>;
+    FUSEDNN_DYNAMIC_SHARED(Shared, s);
+    for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
+        const i64 row_tile = item % grid.row_tiles, rest = item / grid.row_tiles;
+        const i64 row0 = row_tile * Math::kRows;
+        const i64 column0 = rest % grid.column_tiles * Math::kColumns;
+        const i64 batch_split = rest / grid.column_tiles;
+        const i64 z = batch_split / grid.splits, split = batch_split % grid.splits;
+        if constexpr (Problem::kVaries) {
+            const Work work = problem.batch(z, Math::kDepth);
+            if (row0 < work.m && column0 < work.n) {
+                product_tile<Math>(s, work, 0, row0, column0, 0, work.k, parts);
+            }
+        } else {
+            const Work& work = problem.work;
+            const i64 first = split * grid.split_depth;
+            const i64 last = first + grid.split_depth < work.k ? first + grid.split_depth : work.k;
+            typename Math::Value* part = parts ? parts + batch_split * work.m * work.n : nullptr;
+            product_tile<Math>(s, work, z, row0, column0, first, last, part);
+        }
+    }
+}
+
+// Adds the parts of the depth, in order.
+template <class Work, class T>
+__global__ void __launch_bounds__(kElementThreads)
+    add_parts(Work work, i64 size, i64 splits, const T* __restrict__ parts) {
+    const i64 matrix = work.m * work.n, step = i64(gridDim.x) * blockDim.x;
+    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
+        const i64 z = at / matrix, i = at % matrix / work.n, j = at % work.n;
+        const T* part = parts + z * splits * matrix + at % matrix;
+        T sum = T(0);
+        for (i64 split = 0; split < splits; ++split) sum += part[split * matrix];
+        T* to = work.out.data + z * work.out.batch + i * work.out.row + work.out.columns.offset(j);
+        *to = work.out.finish(sum, to, z, i, j);
+    }
+}
+
+// ---- the host's side
+// -----------------------------------------------------------------------------
+
+// Blocks that fill the GPUs this is written for (108 to 132 multiprocessors), and with how many
+// less a depth is cut. A constant: results must not depend on the GPU.
+constexpr i64 kFullGrid = 256, kFewBlocks = 128;
+// What a part of the depth has at least, and how many parts there are at most.
+constexpr i64 kPartDepth = 256, kMostParts = 128;
+
+inline i64 tiles_of(i64 size, i64 tile) {
+    return (size + tile - 1) / tile;
+}
+
+template <class Math, class Problem>
+void launch_product(const char* name, Problem problem, i64 batches) {
+    using T = typename Math::Value;
+    using Work = typename Problem::Work;
+    Work& work = problem.work;
+    if (work.m == 0 || work.n == 0 || batches == 0) return;
+    work.a.prepare(Math::kDepth);
+    work.b.prepare(Math::kDepth);
+    ProductGrid grid{batches, tiles_of(work.m, Math::kRows), tiles_of(work.n, Math::kColumns), 1,
+                     work.k};
+    if (!Problem::kVaries && grid.items() < kFewBlocks) {
+        const i64 wanted = tiles_of(kFullGrid, grid.items()), most = work.k / kPartDepth;
+        i64 splits = wanted < most ? wanted : most;
+        splits = splits < kMostParts ? splits : kMostParts;
+        if (splits > 1) {
+            grid.split_depth = tiles_of(tiles_of(work.k, splits), Math::kDepth) * Math::kDepth;
+            grid.splits = tiles_of(work.k, grid.split_depth);
+        }
+    }
+    const i64 size = batches * work.m * work.n;
+    Workspace<T> parts(grid.splits > 1 ? size * grid.splits : 0);
+    launch(name, {blocks_for(grid.items(), 1), Math::kThreads, sizeof(ProductShared<Math, Work>)},
+           product_kernel<Math, Problem>, problem, grid, grid.items(), parts.get());
+    if (grid.splits > 1) {
+        launch("add_parts", {blocks_for(size, kElementThreads), kElementThreads},
+               add_parts<Work, T>, work, size, grid.splits, static_cast<const T*>(parts.get()));
+    }
+}
+
+using ExactLarge = Exact<float, 128, 64, 8, 8, 3>;
+using ExactSmall = Exact<float, 64, 64, 8, 4, 4>;
+using ExactFlat = Exact<float, 32, 128, 4, 4, 2>;
+using ExactDouble = Exact<double, 64, 64, 4, 4, 2>;
+using TensorLarge = Tensor<128, 64, 64, 32, 3>;
+using TensorSmall = Tensor<64, 64, 32, 32, 4>;
+
+// Large tiles read least; with few of them most of a GPU would have nothing to do.
+constexpr i64 kLargeTiles = 64;
+
+inline bool large_tiles(i64 m, i64 n, i64 batches) {
+    return m > 64 && n > 64 && tiles_of(m, 128) * tiles_of(n, 64) * batches >= kLargeTiles;
+}
+
+// out = finish(A B) for `batches` batches. kGeneral: an index type for whatever size, slower.
+// Batches that vary need their registers for themselves: small tiles.
+template <bool kGeneral, class Problem>
+void product(const char* name, const Problem& problem, i64 batches) {
+    using T = typename Problem::Work::A::Value;
+    const i64 m = problem.work.m, n = problem.work.n;
+    if constexpr (sizeof(T) == 8) {
+        launch_product<ExactDouble>(name, problem, batches);
+    } else if constexpr (kGeneral) {
+        launch_product<ExactSmall>(name, problem, batches);
+    } else if (float32_precision() == Float32Precision::high) {
+        if constexpr (!Problem::kVaries) {
+            if (large_tiles(m, n, batches)) {
+                return launch_product<TensorLarge>(name, problem, batches);
+            }
+        }
+        launch_product<TensorSmall>(name, problem, batches);
+    } else {
+        if (m <= 32) return launch_product<ExactFlat>(name, problem, batches);
+        if constexpr (!Problem::kVaries) {
+            if (large_tiles(m, n, batches)) {
+                return launch_product<ExactLarge>(name, problem, batches);
+            }
+        }
+        launch_product<ExactSmall>(name, problem, batches);
+    }
+}
+
+}  // namespace
+
+}  // namespace fusednn::cuda
