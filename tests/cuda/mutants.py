@@ -1,0 +1,340 @@
+"""What mutate.py breaks: source files, the tests that must notice, and bugs planted by hand.
+
+A new kernel file gets a Target. Deleted barriers and weakened waits come by themselves
+(`synchronisation`), and with `--all` every comparison, sum and logical operator of its device
+functions (`operators`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A source file below the repository's root.
+
+    tests: pytest's arguments, file names below tests/cuda. planted: name -> (old, new); the first
+    `old` in the file, whatever its white space, becomes `new`. equivalent: name of a mutant -> why
+    no test can notice it; these are left out. compiled: for a header, a file that includes it.
+    """
+
+    source: str
+    tests: tuple[str, ...]
+    planted: dict[str, tuple[str, str]] = field(default_factory=dict)
+    equivalent: dict[str, str] = field(default_factory=dict)
+    compiled: str = ""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    target: Target
+    name: str
+    text: str  # of the whole file
+    line: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.target.source}:{self.line} {self.name}"
+
+
+PATTERNS = "test_patterns.py"
+
+
+TARGETS = (
+    Target(
+        "tests/cuda/kernels/gemm_tf32.cu",
+        (PATTERNS, "-k", "tf32 or row"),
+        {
+            "load row bound": ("row < p.m ?", "row <= p.m ?"),
+            "load k bound": ("row < p.k ?", "row <= p.k ?"),
+            "store row bound": ("if (r >= p.m) continue;", "if (r > p.m) continue;"),
+            "store column bound": ("if (c < p.n)", "if (c <= p.n)"),
+            "second column without bound": ("if (c + 1 < p.n)", "if (c < p.n)"),
+            "whole vector at the edge": ("left >= 4 ? 16 : left * 4", "16"),
+            "no zero fill": (
+                "row) * p.k + col : p.a, bytes);",
+                "row) * p.k + col : p.a, 16);",
+            ),
+            "wrong stage loaded": ("(step + 1) % kStages, p", "step % kStages, p"),
+            "wrong stage read": ("st = step % kStages", "st = (step + 1) % kStages"),
+            "one stage of memory": ("float a[kStages]", "float a[kStages - 1]"),
+            "A registers swapped": ("s.a[st][r + 8][kk + t])", "s.a[st][r][kk + t + 4])"),
+            "B register's k off by one": ("[kk + t + 4][c]", "[kk + t + 3][c]"),
+            "groups of eight lanes": ("g = lane / 4, t = lane % 4", "g = lane % 8, t = lane / 8"),
+            "row of shared memory past the end": ("wm + i * 16 + g;", "wm + i * 16 + g + 1;"),
+            "not rounded to tf32": (
+                "a[i][0] = to_tf32(s.a[st][r][kk + t])",
+                "a[i][0] = __float_as_uint(s.a[st][r][kk + t] * 1.01f)",
+            ),
+            "misaligned copy": ("&s.a[stage][r][c]", "&s.a[stage][r][c + 1]"),
+            "too little shared memory": ("sizeof(Tiles)}", "sizeof(Tiles) - 64}"),
+            "a warp too few": ("{grid, kThreads, sizeof", "{grid, kThreads - 32, sizeof"),
+            "a block too few": ("blocks_for(m, kM)", "blocks_for(m - 1, kM)"),
+            "product by half a warp": ("mma_tf32(acc", "if (lane < 16) mma_tf32(acc"),
+            "barrier in a branch": (
+                "        __syncthreads();\n    }",
+                "        if (warp) __syncthreads();\n    }",
+            ),
+            "return before a barrier": (
+                "    const int steps",
+                "    if (m0 + wm >= p.m) return;\n    const int steps",
+            ),
+            "one step too few": ("(p.k + kK - 1) / kK", "p.k / kK"),
+            "one step too many": ("step < steps; ++step", "step <= steps; ++step"),
+        },
+        equivalent={
+            "whole vector at the edge": "k and n are multiples of 4: no vector crosses an edge",
+            "one step too many": "the tile beyond the last is filled with zeros",
+            "second column without bound": "n is even, and so is the first column",
+        },
+    ),
+    Target(
+        "tests/cuda/kernels/gemm_bf16.cu",
+        (PATTERNS, "-k", "bf16"),
+        {
+            "load row bound": ("row < p.m &&", "row <= p.m &&"),
+            "load column bound": ("col < p.k;", "col <= p.k;"),
+            "store bound": ("if (r < p.m &&", "if (r <= p.m &&"),
+            "B not transposed": ("load_matrix_x4_transposed(r", "load_matrix_x4(r"),
+            "A transposed": ("load_matrix_x4(a", "load_matrix_x4_transposed(a"),
+            "halves of B swapped": ("left_b[2] = {r[0], r[1]}", "left_b[2] = {r[0], r[2]}"),
+            "matrices in the wrong order": (
+                "row = lane % 16, right = lane / 16 * 8",
+                "row = lane % 8 + lane / 16 * 8, right = lane / 8 % 2 * 8",
+            ),
+            "rows of A unaligned": ("kPad = 8", "kPad = 4"),
+            "wrong stage loaded": ("next % kStages, p", "step % kStages, p"),
+            "wrong stage read": ("st = step % kStages", "st = (step + 1) % kStages"),
+            "two stages of memory": ("bf16 b[kStages]", "bf16 b[kStages - 1]"),
+            "loads before the barrier": (
+                "        copy_async_wait<kStages - 2>();\n        __syncthreads();",
+                "        copy_async_wait<kStages - 2>();",
+            ),
+            "commit only where there is a load": (
+                "kK);\n        copy_async_commit();\n        const",
+                "kK), copy_async_commit();\n        const",
+            ),
+            "wrong half of the accumulators": ("acc[j][2 * h],", "acc[j][h],"),
+            "load of half a warp": (
+                "load_matrix_x4(a,",
+                "if (lane < 16) load_matrix_x4(a,",
+            ),
+        },
+        equivalent={
+            "delete copy_async_wait 2": "the last step has waited for every group with data",
+            "weaken copy_async_wait 2": "the last step has waited for every group with data",
+        },
+    ),
+    Target(
+        "tests/cuda/kernels/blocks.cu",
+        (PATTERNS, "-k", "softmax or transpose or histogram"),
+        {
+            "a partial too many": ("lane < warps ?", "lane <= warps ?"),
+            "every lane writes the partial": ("if (lane == 0) partial", "partial"),
+            "shuffle of 16 lanes": ("d = 16; d; d /= 2", "d = 8; d; d /= 2"),
+            "shuffle mask too small": ("__shfl_xor_sync(kAllLanes, v", "__shfl_xor_sync(0xffff, v"),
+            "columns from the second": ("fmaxf(m, x[c]);", "fmaxf(m, x[c + 1]);"),
+            "column loop past the end": (
+                "c < cols; c += kThreads) m",
+                "c <= cols; c += kThreads) m",
+            ),
+            "rows of the wrong length": ("x += i64(blockIdx.x) * cols", "x += i64(blockIdx.x)"),
+            "tile without its row": ("tile[x][j];", "tile[x][j + 2];"),
+            "tile not turned": ("tile[x][j];", "tile[j][x];"),
+            "transpose bound": ("if (y0 + j < n &&", "if (y0 + j <= n &&"),
+            "histogram without atomics": (
+                "atomicAdd(&bins[min(kBins - 1, int(in[i] * kBins))], 1u);",
+                "bins[min(kBins - 1, int(in[i] * kBins))] += 1u;",
+            ),
+            "sum of blocks without atomics": (
+                "atomicAdd(&out[thread], bins[thread]);",
+                "out[thread] += bins[thread];",
+            ),
+            "bins past the end": ("if (thread < kBins) bins", "if (thread <= kBins) bins"),
+            "the last bin past the end": ("min(kBins - 1,", "min(kBins,"),
+            "bins not cleared": ("bins[thread] = 0;", ";"),
+            "blocks count the same": ("i = int(blockIdx.x) * kThreads + thread", "i = thread"),
+        },
+    ),
+    Target(
+        "tests/cuda/kernels/meetings.cu",
+        (PATTERNS, "-k", "votes or barriers or grid"),
+        {
+            "ballot by some lanes": (
+                "const unsigned voters = __ballot_sync",
+                "unsigned voters = 0;\n    if (lane < 20) voters = __ballot_sync",
+            ),
+            "shuffle from an absent lane": (
+                "__reduce_max_sync(0x0000ffffu, int(in[lane] * 100))",
+                "__shfl_sync(0x0000ffffu, int(in[lane] * 100), 20)",
+            ),
+            "the lane itself is counted": ("(1u << lane) - 1", "(2u << lane) - 1"),
+            "the neighbour's row": ("buffer[warp][31 - lane]", "buffer[warp][32 - lane]"),
+            "warps share a row": ("buffer[warp][lane] = v;", "buffer[warp / 2][lane] = v;"),
+            "barrier of three warps": (
+                "named_barrier_sync(full, all)",
+                "named_barrier_sync(full, 96)",
+            ),
+            "wrong barrier": ("named_barrier_arrive(full", "named_barrier_arrive(empty"),
+            "no wait in the second round": ("if (r > 0)", "if (r > 1)"),
+            "the grid reads what it writes": (
+                "state + (t % 2) * n;\n        float* out",
+                "state + ((t + 1) % 2) * n;\n        float* out",
+            ),
+            "only some blocks meet": (
+                "grid_sync(counter",
+                "if (blockIdx.x) grid_sync(counter",
+            ),
+        },
+    ),
+    Target(
+        "csrc/cuda/pool/max.cu",
+        ("test_pool_kernels.py",),
+        {
+            "bound of the outputs": ("at < outputs; at", "at <= outputs; at"),
+            "bound of the inputs": ("at < inputs; at", "at <= inputs; at"),
+            "last tap one too many": ("taps < kernel ? taps", "taps <= kernel ? taps + 1"),
+            "first tap not clamped": ("start < 0 ?", "start < -1 ?"),
+            "windows beyond the input": ("if (start >= in) return 0;", ""),
+            "last output not clamped": ("last < out ? last : out", "last"),
+            "outputs before the first": ("before > 0 ?", "before > stride ?"),
+            "dilation ignored": ("start_w + tw * w.dilation", "start_w + tw"),
+            "padding ignored": ("o * stride - pad", "o * stride"),
+            "last of equals wins": ("value > best ||", "value >= best ||"),
+            "NaN does not win": ("value > best || value != value", "value > best"),
+            "planes of the wrong size": ("* d.in * h.in * w.in;", "* d.in * h.in * w.out;"),
+            "winners in bytes": ("if (bytes == 2) static", "if (bytes == 3) static"),
+            "winners of the line": ("winner = taps + tw", "winner = tw"),
+            "argmax always written": ("if (argmax) store_tap", "store_tap"),
+            "some results not written": ("y[at] = best;", "if (threadIdx.x) y[at] = best;"),
+            "one block": ("blocks_for(outputs, kThreads), kThreads", "1, kThreads"),
+        },
+        equivalent={
+            "one block": "threads step on by the grid: one block does it all, only slowly",
+            "windows beyond the input": "the count is then zero or below, as its remainder is",
+        },
+    ),
+    Target(
+        "csrc/cuda/elementwise.h",
+        ("test_activation_kernels.py", "-k", "relu"),
+        {
+            "one vector too many": ("i < packs; i", "i <= packs; i"),
+            "no tail": ("packs * n + thread; i < size", "packs * n + thread; i < packs * n"),
+            "tail past the end": ("packs * n + thread; i < size", "packs * n + thread; i <= size"),
+            "tail not from the vectors' end": ("i = packs * n + thread", "i = packs + thread"),
+            "one block's step": ("step = i64(gridDim.x) * blockDim.x;", "step = blockDim.x;"),
+            "all blocks the same": ("thread = i64(blockIdx.x) * blockDim.x +", "thread ="),
+            "alignment not looked at": ("% 16 == 0", "% 4 == 0"),
+            "second input twice": ("(va.of[k], vb.of[k])", "(va.of[k], va.of[k])"),
+            "part of the vector": (
+                "k < n; ++k) result.of[k] = fn(va.of[k]);",
+                "k < n - 1; ++k) result.of[k] = fn(va.of[k]);",
+            ),
+            "single past the end": ("threadIdx.x; i < size; i", "threadIdx.x; i <= size; i"),
+        },
+        compiled="csrc/cuda/activation/relu.cu",
+    ),
+    Target(
+        "csrc/cuda/activation/relu.cu",
+        ("test_activation_kernels.py", "-k", "relu"),
+        {
+            "NaN becomes 0": ("x < T(0) ? T(0) : x", "x > T(0) ? x : T(0)"),
+            "-0 becomes 0": ("x < T(0) ? T(0)", "x <= T(0) ? T(0)"),
+            "slope at 0": ("y <= T(0) ? T(0)", "y < T(0) ? T(0)"),
+            "arguments swapped": ("size, dy, y, dx", "size, y, dy, dx"),
+        },
+    ),
+    Target(
+        "csrc/cuda/activation/unary.cu",
+        ("test_activation_kernels.py", "-k", "unary"),
+        {
+            "tail of the wrong side": ("in * normal_tail(-in);\n", "in * normal_tail(in);\n"),
+            "no limit at -infinity": ("at_least(x, kNothing<T>) * L", "x * L"),
+            "slope of tanh": ("(T(1) - v) * (T(1) + v)", "(T(1) - v) * (T(1) - v)"),
+        },
+    ),
+)
+
+
+def synchronisation(text: str) -> Iterator[tuple[str, int, int, str]]:
+    """Every barrier, commit and wait deleted, every wait weakened: (name, start, end, new)."""
+    deleted = "__syncthreads|__syncwarp|copy_async_commit|grid_sync|named_barrier_sync"
+    deleted += "|named_barrier_arrive|copy_async_wait<[^>]*>"
+    count: dict[str, int] = {}
+    for match in re.finditer(rf"\b({deleted})\(([^;]*)\);", text):
+        name = match[1].split("<")[0]
+        count[name] = count.get(name, 0) + 1
+        yield f"delete {name} {count[name]}", match.start(), match.end(), ";"
+        if name == "copy_async_wait":
+            kept = match[1][len(name) + 1 : -1]
+            weaker = f"copy_async_wait<{kept} + 1>();"
+            yield f"weaken {name} {count[name]}", match.start(), match.end(), weaker
+
+
+SWAPS = {
+    " < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == ",
+    " && ": " || ", " || ": " && ", " + ": " - ", " - ": " + ", " * ": " + ", " / ": " * ",
+    " % ": " / ", " += ": " -= ", "min(": "max(", "max(": "min(",
+}  # fmt: skip
+
+
+def operators(text: str) -> Iterator[tuple[str, int, int, str]]:
+    """Every operator of the device functions exchanged, one at a time."""
+    pattern = "|".join(re.escape(operator) for operator in SWAPS)
+    code = _without_comments(text)
+    for first, last in _device_functions(code):
+        for match in re.finditer(pattern, code[first:last]):
+            new = SWAPS[match[0]]
+            start = first + match.start()
+            column = start - text.rfind("\n", 0, start)
+            name = f"column {column}: {match[0].strip()} -> {new.strip()}"
+            yield name, start, first + match.end(), new
+
+
+def _without_comments(text: str) -> str:
+    """Spaces in their place."""
+    return re.sub(r"//[^\n]*", lambda match: " " * len(match[0]), text)
+
+
+def _device_functions(code: str) -> Iterator[tuple[int, int]]:
+    """Where the bodies of kernels and device functions begin and end."""
+    for match in re.finditer(r"(__global__|FUSEDNN_DEVICE)[^{};]*\{", code):
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            end += 1
+        yield match.end(), end
+
+
+def mutants(target: Target, everything: bool = False) -> list[Mutant]:
+    """The target's mutants but for the equivalent ones; `everything`: with `operators`."""
+    text = (ROOT / target.source).read_text()
+    code = _without_comments(text)
+    found = list(synchronisation(code))
+    for name, (old, new) in target.planted.items():
+        match = re.search(r"\s+".join(map(re.escape, old.split())), code)
+        if not match:
+            raise ValueError(f"{target.source} has no {old!r} for mutant {name!r}")
+        found.append((name, match.start(), match.end(), new))
+    unknown = target.equivalent.keys() - {name for name, *_ in found}
+    if unknown:
+        raise ValueError(f"{target.source}: no mutant named {', '.join(sorted(unknown))}")
+    if everything:
+        found += operators(text)
+    return [
+        Mutant(target, name, text[:start] + new + text[end:], text.count("\n", 0, start) + 1)
+        for name, start, end, new in found
+        if name not in target.equivalent
+    ]
+
+
+def untargeted() -> list[str]:
+    """Kernel files without a Target."""
+    kernels = {str(path.relative_to(ROOT)) for path in (ROOT / "csrc/cuda").glob("*/**/*.cu")}
+    return sorted(kernels - {target.source for target in TARGETS})
