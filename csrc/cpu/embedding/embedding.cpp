@@ -2,12 +2,17 @@
 // y, dy (count, width).
 //
 // The gradient of a row is the sum of dy over the places that name it, in their order, so that the
-// bits depend on no thread count; rows nobody names are cleared and cost nothing else.
+// bits depend on no thread count; rows nobody names are cleared and cost nothing else. Blocks of
+// kSumBlock places are summed alone: a value is then never added to a sum of very many.
 #include "cpu/kernels.h"
 #include "cpu/softmax.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
+
+namespace {
+constexpr i64 kSumBlock = 256;
+}
 
 template <class T>
 void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* y) {
@@ -35,8 +40,14 @@ void embedding_backward(i64 rows, i64 width, const i64* starts, const i64* order
             }
             const Vec<T> factor = broadcast(scale ? scale[row] : T(1));
             for_row_vectors<T>(width, [=](i64 k, auto load_at, auto store_at) {
-                Vec<T> sum = load_at(dy + order[first] * width + k);
-                for (i64 i = first + 1; i < last; ++i) sum += load_at(dy + order[i] * width + k);
+                Vec<T> sum{};
+                for (i64 begin = first; begin < last; begin += kSumBlock) {
+                    Vec<T> part = load_at(dy + order[begin] * width + k);
+                    const i64 end = min_of(begin + kSumBlock, last);
+                    for (i64 i = begin + 1; i < end; ++i)
+                        part += load_at(dy + order[i] * width + k);
+                    sum = begin == first ? part : sum + part;
+                }
                 store_at(to + k, sum * factor);
             });
         }
