@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from .. import functional as F
 from . import init
 from .dense import check_sizes, new_parameter
-from .module import Module
+from .module import Module, cast_float, is_bfloat16
 from .parameter import Parameter
 from .utils.rnn import PackedSequence, through
 
@@ -24,7 +26,31 @@ def _reset(module: Module, hidden_size: int, gates: int, forget_bias: float | No
             parameter._data[hidden_size : 2 * hidden_size] = value
 
 
-class _Stack(Module):
+class _Recurrent(Module):
+    """What all of them share: weights that may be bfloat16."""
+
+    def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
+        """As `Module.to`; also to(ml_dtypes.bfloat16), for inference: weights of half the size,
+        rounded to 8 bits of precision, which no longer require grad. Inputs and states stay
+        float32, and so does what is computed. to(np.float32) widens the weights again.
+
+        >>> import ml_dtypes
+        >>> from fusednn import nn
+        >>> layer = nn.GRU(3, 2).to(ml_dtypes.bfloat16)
+        >>> layer(np.zeros((4, 5, 3), np.float32))[0].dtype
+        dtype('float32')
+        """
+        half = [t for t in (*targets, dtype) if is_bfloat16(t)]
+        if not half:
+            return super().to(*targets, dtype=dtype, device=device)
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+            cast_float(parameter, np.dtype(half[0]))
+            parameter._grad = None
+        return self
+
+
+class _Stack(_Recurrent):
     """What RNN, LSTM and GRU share."""
 
     gates: ClassVar[int]
@@ -372,7 +398,7 @@ def _check_nonlinearity(owner: str, nonlinearity: str) -> None:
         )
 
 
-class _Cell(Module):
+class _Cell(_Recurrent):
     """What the three cells share."""
 
     gates: ClassVar[int]
