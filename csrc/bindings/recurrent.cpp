@@ -95,7 +95,21 @@ struct Call {
         state(h0, h0_object, args.single_step ? "h" : "h_0", h_shape, args.state_h);
         state(c0, c0_object, args.single_step ? "c" : "c_0", c_shape, args.state_c);
         for (py::handle object : py::reinterpret_borrow<py::sequence>(weight_objects)) {
-            weights.push_back(Array::floating_like(object, input, op, "weights"));
+            const bool half = Array::is_bfloat16(object);
+            if (half && input.dtype() != DType::f32) {
+                throw TypeMismatch(std::string(op) +
+                                   ": weights has dtype bfloat16, expected float64 like input "
+                                   "(bfloat16 weights go with float32)");
+            }
+            if (half) arrays.bf16.resize(weights.size() + 1);
+            if (!arrays.bf16.empty()) arrays.bf16.resize(weights.size() + 1);
+            if (half) arrays.bf16.back() = true;
+            if (half) {
+                const py::dtype native(object.attr("dtype").attr("newbyteorder")("="));
+                weights.push_back(Array::exact(object, native, op, "weights"));
+            } else {
+                weights.push_back(Array::floating_like(object, input, op, "weights"));
+            }
             args.weights.push_back(ops::shape_of(weights.back().view()));
         }
         if (!lengths_object.is_none()) {
@@ -140,6 +154,12 @@ py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle
     const Extra extra(options.op, extra_object);
     Call call(options, input, h0, c0, weights, lengths, extra);
     ops::RecurrentPlan& plan = call.plan;
+    if (keep && !call.arrays.bf16.empty()) {
+        throw TypeMismatch(
+            std::string(options.op) +
+            ": a gradient is asked for, and weights has dtype bfloat16, which is for "
+            "inference alone: expected float32 weights, or a call in no_grad()");
+    }
     if (keep && extra.every > 0) ops::recurrent_cut(plan, extra.every);
     ops::RecurrentOutputs to{};
     py::object out = py::none(), c_n = py::none(), saved = py::none();

@@ -168,8 +168,8 @@ struct RecurrentParams {
     const T *b_ih, *b_hh;  // gates * hidden values, or both null
     const T* w_hr;         // (outputs, hidden) or null
     const T *h0, *c0;      // (batch, outputs), (batch, hidden); null means zeros
-    // w_hh as bfloat16, in its place; only forward.
-    const std::uint16_t* w_hh_bf16;
+    // In the place of w_ih and w_hh: bfloat16. For float only, and only forward.
+    const BFloat16 *w_ih_bf16, *w_hh_bf16;
     // (batch, outputs) or null: what multiplies h on its way into W_hh, the same at every step.
     const T* mask;
     // norm_lstm only: 4 * hidden, 4 * hidden, hidden and hidden values, the last one or null.

@@ -95,14 +95,25 @@ template <class T>
 FUSEDNN_INLINE Vec<T> load_as(const T* p) {
     return load(p);
 }
+// kLanes<float> values of 16 bits as words. (Left to itself, GCC widens in two halves and joins
+// them.)
+typedef std::uint32_t WordVec __attribute__((vector_size(kVectorBytes)));
+FUSEDNN_INLINE WordVec load_halves(const BFloat16* p) {
+    typedef std::uint16_t half
+        __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+    const half bits = *reinterpret_cast<const half*>(p);
+#if defined(__AVX512F__)
+    return (WordVec)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)bits);
+#elif defined(__AVX2__)
+    return (WordVec)_mm256_cvtepu16_epi32((__m128i)bits);
+#else
+    return __builtin_convertvector(bits, WordVec);
+#endif
+}
 template <class T>
 FUSEDNN_INLINE Vec<T> load_as(const BFloat16* p) {
     static_assert(sizeof(T) == 4, "widened to float");
-    typedef std::uint16_t half
-        __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
-    typedef std::uint32_t wide __attribute__((vector_size(kVectorBytes)));
-    const half bits = *reinterpret_cast<const half*>(p);
-    return (Vec<T>)(__builtin_convertvector(bits, wide) << 16);
+    return (Vec<T>)(load_halves(p) << 16);
 }
 
 template <class T>

@@ -11,6 +11,10 @@
 
 namespace fusednn::ops {
 
+i64 gates_of(Cell cell) {
+    return cell == Cell::lstm || cell == Cell::norm_lstm ? 4 : cell == Cell::gru ? 3 : 1;
+}
+
 namespace {
 
 Cell cell_of(const RecurrentArgs& args) {
@@ -23,10 +27,6 @@ Cell cell_of(const RecurrentArgs& args) {
     if (args.nonlinearity == "identity") return Cell::rnn_identity;
     throw Error(op + ": nonlinearity is '" + args.nonlinearity +
                 "', expected 'tanh', 'relu' or 'identity'");
-}
-
-i64 gates_of(Cell cell) {
-    return cell == Cell::lstm || cell == Cell::norm_lstm ? 4 : cell == Cell::gru ? 3 : 1;
 }
 
 // Rows a multiple of 512 bytes apart would fight for the same few places in L1: the step reads a

@@ -7,6 +7,9 @@
 
 namespace fusednn::ops {
 
+// Gates that a cell's weights have.
+i64 gates_of(Cell cell);
+
 // A call as the caller gave it.
 struct RecurrentArgs {
     const char* op;  // names the cell: "rnn", "lstm_cell", ...
@@ -64,6 +67,7 @@ void recurrent_cut(RecurrentPlan& plan, i64 every);
 // Arrays of a call; weights and masks as in the arguments.
 struct RecurrentArrays {
     DType dtype;
+    std::vector<bool> bf16;  // which weights are bfloat16, or empty; only forward
     const void* input;
     const void *h0, *c0, *recurrent_mask;  // or null
     std::vector<const void*> weights, masks;

@@ -1,5 +1,7 @@
 // The walk of a checked call over layers and directions.
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "core/dispatch.h"
 #include "core/memory.h"
@@ -46,21 +48,26 @@ class Walk {
         p.x = static_cast<const T*>(x);
         p.x_step = plan.time_axis_step * p.inputs;
         p.x_row = plan.time_axis_row * p.inputs;
-        const auto weight = [&](i64 kind) {
-            return static_cast<const T*>(
-                in_.weights[std::size_t(index * plan.weights_per_direction + kind)]);
+        const i64 width = gates_of(plan.cell) * plan.hidden;
+        const auto weight = [&](i64 kind, i64 size) {
+            const i64 at = index * plan.weights_per_direction + kind;
+            return half(at) ? widened(half(at), size)
+                            : static_cast<const T*>(in_.weights[std::size_t(at)]);
         };
-        p.w_ih = weight(0);
-        p.w_hh = weight(1);
-        p.b_ih = plan.bias ? weight(2) : nullptr;
-        p.b_hh = plan.bias ? weight(3) : nullptr;
-        p.w_hr = plan.projected ? weight(plan.weights_per_direction - 1) : nullptr;
+        p.w_ih_bf16 = half(index * plan.weights_per_direction);
+        p.w_hh_bf16 = half(index * plan.weights_per_direction + 1);
+        p.w_ih = p.w_ih_bf16 ? nullptr : weight(0, width * p.inputs);
+        p.w_hh = p.w_hh_bf16 ? nullptr : weight(1, width * p.outputs);
+        p.b_ih = plan.bias ? weight(2, width) : nullptr;
+        p.b_hh = plan.bias ? weight(3, width) : nullptr;
+        p.w_hr = plan.projected ? weight(plan.weights_per_direction - 1, plan.outputs * plan.hidden)
+                                : nullptr;
         if (plan.cell == Cell::norm_lstm) {
             const i64 first = plan.first_gain();
-            p.gain_ih = weight(first);
-            p.gain_hh = weight(first + 1);
-            p.gain_c = weight(first + 2);
-            p.bias_c = plan.bias ? weight(first + 3) : nullptr;
+            p.gain_ih = weight(first, width);
+            p.gain_hh = weight(first + 1, width);
+            p.gain_c = weight(first + 2, plan.hidden);
+            p.bias_c = plan.bias ? weight(first + 3, plan.hidden) : nullptr;
             p.eps = plan.eps;
         }
         p.mask = state(static_cast<const T*>(in_.recurrent_mask), index, plan.outputs);
@@ -94,8 +101,27 @@ class Walk {
     }
 
   private:
+    // A weight as bfloat16, or null if it is not.
+    const BFloat16* half(i64 at) const {
+        if (in_.bf16.empty() || !in_.bf16[std::size_t(at)]) return nullptr;
+        return static_cast<const BFloat16*>(in_.weights[std::size_t(at)]);
+    }
+    // Its values as T.
+    const T* widened(const BFloat16* from, i64 size) const {
+        wide_.push_back(std::make_unique<Block>(size * i64(sizeof(T))));
+        T* to = static_cast<T*>(wide_.back()->get());
+        for (i64 i = 0; i < size; ++i) {
+            const std::uint32_t bits = std::uint32_t(from[i].bits) << 16;
+            float value;
+            std::memcpy(&value, &bits, sizeof(value));
+            to[i] = T(value);
+        }
+        return to;
+    }
+
     const RecurrentPlan& plan_;
     const RecurrentArrays& in_;
+    mutable std::vector<std::unique_ptr<Block>> wide_;
 };
 
 template <class T>

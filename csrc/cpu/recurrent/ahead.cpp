@@ -25,16 +25,21 @@ InputAhead<T>::InputAhead(const RecurrentParams<T>& p, i64 shares)
       begin_(0),
       panel_(panels_),
       k_(0),
-      weights_(panels_ * kTileCols<T> * p.inputs),
+      step_(p.w_ih_bf16 ? kTileCols<T> / 2 : kTileCols<T>),
+      weights_(panels_ * step_ * p.inputs),
       inputs_(panels_ ? kAheadRows * p.inputs + kPackSlack<T> : 0),
       tile_(kAheadRows * kTileCols<T>) {
     if (panels_ == 0) return;
-    parallel(panels_, parallel_slots(panels_, width_ * p.inputs * i64(sizeof(T))),
-             [&](i64 panel, int) {
-                 const i64 col0 = panel * kTileCols<T>;
-                 pack_cols(p.inputs, min_of(width_ - col0, i64(kTileCols<T>)),
-                           p.w_ih + col0 * p.inputs, 1, p.inputs, weights_.get() + col0 * p.inputs);
-             });
+    parallel(
+        panels_, parallel_slots(panels_, width_ * p.inputs * i64(sizeof(T))), [&](i64 panel, int) {
+            const i64 col0 = panel * kTileCols<T>;
+            const i64 cols = min_of(width_ - col0, i64(kTileCols<T>));
+            T* to = weights_.get() + panel * step_ * p.inputs;
+            if (p.w_ih_bf16) {
+                return pack_pairs<T, kTileVecs>(p.inputs, cols, p.w_ih_bf16 + col0 * p.inputs, to);
+            }
+            pack_cols(p.inputs, cols, p.w_ih + col0 * p.inputs, 1, p.inputs, to);
+        });
 }
 
 template <class T>
@@ -51,7 +56,17 @@ void InputAhead<T>::start(i64 begin, i64 end, const T* bias, T* gates) {
         return;
     }
     begin_ = first_rows() - kAheadRows;
-    const i64 top = p_.reverse ? p_.steps - first_rows() : 0;
+    first_group(p_.reverse ? p_.steps - first_rows() : 0);
+}
+
+// The first rows, from row `top` on.
+template <class T>
+void InputAhead<T>::first_group(i64 top) {
+    T* gates = gates_ + (top - row0_) * p_.gates_row;
+    if (p_.w_ih_bf16) {
+        return dot_bf16<T>(first_rows(), width_, p_.inputs, p_.x + top * p_.inputs, p_.inputs,
+                           p_.w_ih_bf16, bias_, gates, p_.gates_row, false);
+    }
     GemmParams<T> g{};
     g.m = first_rows();
     g.n = width_;
@@ -62,9 +77,9 @@ void InputAhead<T>::start(i64 begin, i64 end, const T* bias, T* gates) {
     g.b = p_.w_ih;
     g.b_row = 1;
     g.b_col = p_.inputs;
-    g.c = gates + (top - row0_) * p_.gates_row;
+    g.c = gates;
     g.ldc = p_.gates_row;
-    g.col_bias = bias;
+    g.col_bias = bias_;
     gemm(g);
 }
 
@@ -91,7 +106,7 @@ template <class T>
 Piece<T> InputAhead<T>::piece() const {
     if (panel_ == panels_) return {};
     return {min_of(share_, p_.inputs - k_), inputs_.get() + k_ * kAheadRows,
-            weights_.get() + (panel_ * p_.inputs + k_) * kTileCols<T>, tile_.get()};
+            weights_.get() + (panel_ * p_.inputs + k_) * step_, tile_.get()};
 }
 
 template <class T>
@@ -143,11 +158,14 @@ void InputAhead<T>::finish() {
                  T* tile = task == 0 ? tile_.get() : own;
                  if (task > 0) fill_bias(panel, tile);
                  const Piece<T> rest{p_.inputs - k0, inputs_.get() + k0 * kAheadRows,
-                                     weights_.get() + (panel * p_.inputs + k0) * kTileCols<T>,
-                                     tile};
+                                     weights_.get() + (panel * p_.inputs + k0) * step_, tile};
                  Vec<T> sum[kAheadRows][2];
                  load_piece(rest, sum);
-                 for (i64 k = 0; k < rest.k; ++k) multiply_piece(rest, k, sum);
+                 if (p_.w_ih_bf16) {
+                     for (i64 k = 0; k < rest.k; ++k) multiply_piece<T, true>(rest, k, sum);
+                 } else {
+                     for (i64 k = 0; k < rest.k; ++k) multiply_piece<T, false>(rest, k, sum);
+                 }
                  store_piece(rest, sum);
                  end_tile(panel, tile);
              });

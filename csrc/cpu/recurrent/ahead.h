@@ -5,6 +5,7 @@
 // small pieces that run inside the loops of the step, it costs next to nothing.
 #pragma once
 #include "cpu/gemm/tile.h"
+#include "cpu/recurrent/half.h"
 #include "cpu/recurrent/rows.h"
 
 namespace fusednn {
@@ -18,7 +19,8 @@ constexpr bool kRunsAhead = true;
 constexpr bool kRunsAhead = false;  // 16 registers do not hold both
 #endif
 
-// A piece of a tile: c (kAheadRows, kTileCols) += a^T b for a (k, kAheadRows), b (k, kTileCols).
+// A piece of a tile: c (kAheadRows, kTileCols) += a^T b for a (k, kAheadRows), b (k, kTileCols); or
+// b of bfloat16 in pairs, half as wide.
 template <class T>
 struct Piece {
     i64 k;
@@ -31,7 +33,8 @@ class InputAhead {
   public:
     static bool suits(const RecurrentParams<T>& p);
 
-    // Does nothing unless it suits(). Every step has `shares` places that run a piece.
+    // Does nothing unless it suits(). w_ih may be bfloat16 alone. Every step has `shares` places
+    // that run a piece.
     InputAhead(const RecurrentParams<T>& p, i64 shares);
     // gates = x W_ih^T + bias for the steps [begin, end), of which `gates` holds the rows: the
     // first few at once, the others by pieces. Steps that begin a stretch are a multiple of
@@ -46,6 +49,7 @@ class InputAhead {
     void advance(const Piece<T>& done);
 
   private:
+    void first_group(i64 top);
     void pack_inputs();
     void begin_tile();
     void finish();
@@ -64,13 +68,22 @@ class InputAhead {
     i64 begin_;  // the n of the first row that is being made
     i64 panel_;  // of the tile that is being made; panels_: none
     i64 k_;      // how far it is
+    // From one row of a packed panel to the next: kTileCols, or half of it for bfloat16 in pairs.
+    i64 step_;
     Workspace<T> weights_, inputs_, tile_;
 };
 
-template <class T>
+template <class T, bool kHalf>
 FUSEDNN_INLINE void multiply_piece(const Piece<T>& piece, i64 k, Vec<T> (&sum)[kAheadRows][2]) {
-    const Vec<T> left = load(piece.b + k * kTileCols<T>);
-    const Vec<T> right = load(piece.b + k * kTileCols<T> + kLanes<T>);
+    Vec<T> left, right;
+    if constexpr (kHalf && sizeof(T) == sizeof(float)) {
+        const Vec<T> pair = load_pair(piece.b + k * kLanes<T>);
+        left = first_of_pair(pair);
+        right = second_of_pair(pair);
+    } else {
+        left = load(piece.b + k * kTileCols<T>);
+        right = load(piece.b + k * kTileCols<T> + kLanes<T>);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kAheadRows; ++r) {
         const Vec<T> x = broadcast(piece.a[k * kAheadRows + r]);

@@ -81,12 +81,51 @@ void write_out(const RecurrentParams<T>& p, const RecurrentResults<T>& to, const
     }
 }
 
+// bfloat16 weights are read as they are where the step waits for them: in batches of a few, if both
+// are. Where the products with x are made of many rows at once, they get floats.
+template <class T>
+bool reads_half_hh(const RecurrentParams<T>& p) {
+    return p.w_hh_bf16 && p.w_ih_bf16 && p.batch <= kNarrowRows;
+}
+template <class T>
+bool reads_half_ih(const RecurrentParams<T>& p) {
+    return reads_half_hh(p) && (p.steps <= kUsesInPlace || InputAhead<T>::suits(p));
+}
+// How many values of a weight must be widened.
+template <class T>
+i64 wide_ih(const RecurrentParams<T>& p) {
+    return p.w_ih_bf16 && !reads_half_ih(p) ? gates_of(p.cell) * p.hidden * p.inputs : 0;
+}
+template <class T>
+i64 wide_hh(const RecurrentParams<T>& p) {
+    return p.w_hh_bf16 && !reads_half_hh(p) ? gates_of(p.cell) * p.hidden * p.outputs : 0;
+}
+
+// p with floats at the given places for the bfloat16 weights that must be widened.
+template <class T>
+RecurrentParams<T> with_floats(const RecurrentParams<T>& given, T* ih, T* hh) {
+    RecurrentParams<T> p = given;
+    if (p.w_ih_bf16 && !reads_half_ih(given)) {
+        widen_bf16(wide_ih(given), p.w_ih_bf16, ih);
+        p.w_ih = ih;
+        p.w_ih_bf16 = nullptr;
+    }
+    if (p.w_hh_bf16 && !reads_half_hh(given)) {
+        widen_bf16(wide_hh(given), p.w_hh_bf16, hh);
+        p.w_hh = hh;
+        p.w_hh_bf16 = nullptr;
+    }
+    return p;
+}
+
 }  // namespace
 
 template <class T>
 RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p)
-    : p_(p),
-      rows_(p),
+    : wide_ih_(wide_ih(p)),
+      wide_hh_(wide_hh(p)),
+      p_(with_floats(p, wide_ih_.get(), wide_hh_.get())),
+      rows_(p_),
       fused_(fuses_input(p)),
       ahead_suits_(InputAhead<T>::suits(p)),
       // Step by step the rows of x may lie anywhere, as long as they are all there.
@@ -98,12 +137,13 @@ RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p)
       mask_(p.mask ? p.batch * rows_.state_row() : 0),
       dropped_(p.mask ? p.batch * rows_.state_row() : 0),
       by_h_(p.cell == Cell::norm_lstm ? p.batch * p.gates_row : 0),
-      by_ih_(fused_ ? p.steps : 0, p.batch, gates_of(p.cell), p.hidden, p.inputs, p.w_ih, 1,
+      by_ih_(fused_ ? p.steps : 0, p.batch, gates_of(p.cell), p.hidden, p.inputs, p_.w_ih, 1,
              p.inputs),
-      by_hh_(p.steps, p.batch, gates_of(p.cell), p.hidden, p.outputs, p.w_hh, 1, p.outputs),
+      by_hh_(p.steps, p.batch, gates_of(p.cell), p.hidden, p.outputs, p_.w_hh, 1, p.outputs,
+             p_.w_hh_bf16),
       by_hr_(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden, p.w_hr, 1,
              p.hidden),
-      ahead_(p, by_hh_.panels()) {
+      ahead_(p_, by_hh_.panels()) {
     if (p.b_ih) join_biases(p, bias_.get());
     rows_.load_state(p.h0, p.outputs, h_.get());
     if (has_memory(p.cell)) rows_.load_state(p.c0, p.hidden, c_.get());
@@ -145,6 +185,10 @@ void RecurrentSteps<T>::input_gates(i64 begin, i64 end, const T* x, T* gates) co
     // must not end up with other bits than the whole.
     constexpr i64 few = kDotRows + 1;
     const i64 count = rows_.count(begin, end), width = gates_of(p_.cell) * p_.hidden;
+    if (p_.w_ih_bf16) {
+        return dot_bf16<T>(count, width, p_.inputs, x, p_.inputs, p_.w_ih_bf16, input_bias(), gates,
+                           p_.gates_row, false);
+    }
     const bool pads = count < few && p_.rows >= few;
     Workspace<T> more_x(pads ? few * p_.inputs : 0), more_gates(pads ? few * width : 0);
     if (pads) {

@@ -47,7 +47,7 @@ class Checkpoints {
 template <class T>
 class RecurrentSteps {
   public:
-    // p must stay where it is. Packs the weights.
+    // Packs the weights.
     explicit RecurrentSteps(const RecurrentParams<T>& p);
 
     // The state: h (batch, outputs), c (batch, hidden) in the order of the rows.
@@ -77,7 +77,9 @@ class RecurrentSteps {
     const T* seen() const { return p_.mask ? dropped_.get() : h_.get(); }
     void drop();
 
-    const RecurrentParams<T>& p_;
+    // w_ih and w_hh as floats, where they are bfloat16 and read as floats; p_ has them.
+    Workspace<T> wide_ih_, wide_hh_;
+    const RecurrentParams<T> p_;
     const Rows<T> rows_;
     const bool fused_, ahead_suits_;
     // Whether the rows of x are read where they are.

@@ -2,6 +2,7 @@
 
 #include "cpu/gemm/pack.h"
 #include "cpu/kernels.h"
+#include "cpu/recurrent/half.h"
 
 namespace fusednn {
 namespace FUSEDNN_ISA {
@@ -18,22 +19,47 @@ constexpr i64 kPanelsInPlace = 4;
 // Rows of B in a block of k: 64 KB of a wide panel, half of which L1 holds.
 constexpr i64 kStepDepth = 512;
 
+// A narrow panel: row p of B as kNarrowVecs vectors. As bfloat16 two of them stand in the place of
+// one, and reading them costs a shift or a mask each.
+template <class T, bool kHalf>
+struct NarrowPanel {
+    const T* b;
+    FUSEDNN_INLINE void row(i64 p, Vec<T> (&to)[kNarrowVecs]) const {
+        if constexpr (kHalf && sizeof(T) == sizeof(float)) {
+            const T* pairs = b + p * (kNarrowVecs / 2 * kLanes<T>);
+#pragma GCC unroll 2
+            for (int v = 0; v < kNarrowVecs; v += 2) {
+                const Vec<T> pair = load_pair(pairs + v / 2 * kLanes<T>);
+                to[v] = first_of_pair(pair);
+                to[v + 1] = second_of_pair(pair);
+            }
+        } else {
+#pragma GCC unroll 4
+            for (int v = 0; v < kNarrowVecs; ++v) {
+                to[v] = load(b + (p * kNarrowVecs + v) * kLanes<T>);
+            }
+        }
+    }
+};
+
 // One tile: R rows, kNarrowVecs vectors of columns, `cols` of which exist. k runs up, or down if
 // `backwards`. Even and odd k have sums of their own where registers allow: twice the multiply-adds
 // in flight.
-template <class T, int R>
-void narrow_tile(i64 k, bool backwards, const T* __restrict a, i64 a_row, const T* __restrict b,
+template <class T, int R, bool kHalf>
+void narrow_tile(i64 k, bool backwards, const T* __restrict a, i64 a_row, NarrowPanel<T, kHalf> b,
                  T* c, i64 ldc, i64 cols, bool accumulate) {
-    constexpr int lanes = kLanes<T>, width = kNarrowVecs * lanes;
+    constexpr int lanes = kLanes<T>;
     constexpr int chains = R * kNarrowVecs <= 8 && kNarrowRows * kNarrowVecs >= 8 ? 2 : 1;
     Vec<T> sum[chains][R][kNarrowVecs] = {};
     const auto add = [&](i64 p, int s) {
+        Vec<T> row[kNarrowVecs];
+        b.row(p, row);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
             const Vec<T> x = broadcast(a[r * a_row + p]);
 #pragma GCC unroll 4
             for (int v = 0; v < kNarrowVecs; ++v) {
-                sum[s][r][v] = multiply_add(x, load(b + p * width + v * lanes), sum[s][r][v]);
+                sum[s][r][v] = multiply_add(x, row[v], sum[s][r][v]);
             }
         }
     };
@@ -72,18 +98,18 @@ void narrow_tile(i64 k, bool backwards, const T* __restrict a, i64 a_row, const 
 // narrow_tile<T, 1> for all columns, the same chains of multiply-adds, with a piece of other work
 // in between: four rows of B, which come from a cache beyond L1, and one row of the piece at a
 // time.
-template <class T>
-void narrow_tile_ahead(i64 k, bool backwards, const T* __restrict a, const T* __restrict b, T* c,
+template <class T, bool kHalf>
+void narrow_tile_ahead(i64 k, bool backwards, const T* __restrict a, NarrowPanel<T, kHalf> b, T* c,
                        const Piece<T>& piece) {
-    constexpr int lanes = kLanes<T>, width = kNarrowVecs * lanes;
+    constexpr int lanes = kLanes<T>;
     Vec<T> sum[2][kNarrowVecs] = {}, other[kAheadRows][2];
     load_piece(piece, other);
     const auto add = [&](i64 p, int s) {
         const Vec<T> x = broadcast(a[p]);
+        Vec<T> row[kNarrowVecs];
+        b.row(p, row);
 #pragma GCC unroll 4
-        for (int v = 0; v < kNarrowVecs; ++v) {
-            sum[s][v] = multiply_add(x, load(b + p * width + v * lanes), sum[s][v]);
-        }
+        for (int v = 0; v < kNarrowVecs; ++v) sum[s][v] = multiply_add(x, row[v], sum[s][v]);
     };
     const i64 even = k / 2 * 2, both = min_of(k / 4, piece.k);
     i64 p = backwards ? even - 2 : 0;
@@ -96,37 +122,37 @@ void narrow_tile_ahead(i64 k, bool backwards, const T* __restrict a, const T* __
         add(p, 0);
         add(p + 1, 1);
         p += next;
-        multiply_piece(piece, i, other);
+        multiply_piece<T, kHalf>(piece, i, other);
     }
     for (i64 i = 2 * both; i < even / 2; ++i, p += next) {
         add(p, 0);
         add(p + 1, 1);
     }
-    for (i64 i = both; i < piece.k; ++i) multiply_piece(piece, i, other);
+    for (i64 i = both; i < piece.k; ++i) multiply_piece<T, kHalf>(piece, i, other);
     if (!backwards && even < k) add(even, 0);
 #pragma GCC unroll 4
     for (int v = 0; v < kNarrowVecs; ++v) store(c + v * lanes, sum[0][v] + sum[1][v]);
     store_piece(piece, other);
 }
 
-template <class T>
-void narrow_panel(i64 m, i64 k, bool backwards, const T* a, i64 a_row, const T* b, T* c, i64 ldc,
-                  i64 cols, bool accumulate) {
+template <class T, bool kHalf>
+void narrow_panel(i64 m, i64 k, bool backwards, const T* a, i64 a_row, NarrowPanel<T, kHalf> b,
+                  T* c, i64 ldc, i64 cols, bool accumulate) {
     for (i64 row = 0; row < m; row += kNarrowRows) {
         const T* rows = a + row * a_row;
         T* to = c + row * ldc;
         switch (min_of(m - row, kNarrowRows)) {
             case 1:
-                narrow_tile<T, 1>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
+                narrow_tile<T, 1, kHalf>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
                 break;
             case 2:
-                narrow_tile<T, 2>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
+                narrow_tile<T, 2, kHalf>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
                 break;
             case 3:
-                narrow_tile<T, 3>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
+                narrow_tile<T, 3, kHalf>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
                 break;
             default:
-                narrow_tile<T, 4>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
+                narrow_tile<T, 4, kHalf>(k, backwards, rows, a_row, b, to, ldc, cols, accumulate);
         }
     }
 }
@@ -175,8 +201,9 @@ void pack_narrow(i64 k, i64 cols, const T* b, i64 b_row, i64 b_col, T* dst) {
 
 template <class T>
 StepProduct<T>::StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* b, i64 b_row,
-                            i64 b_col)
+                            i64 b_col, const BFloat16* half)
     : b_(b),
+      half_(half),
       b_row_(b_row),
       b_col_(b_col),
       groups_(groups),
@@ -186,7 +213,8 @@ StepProduct<T>::StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* 
       width_(m <= kNarrowRows ? kNarrowVecs * kLanes<T> : kTileCols<T>),
       depth_(max_of(ceil_div(k, max_of(ceil_div(k, kStepDepth), i64(1))), i64(1))),
       blocks_(ceil_div(n, width_)),
-      packed_(in_place_ ? 0 : blocks_ * groups * width_ * k) {
+      step_(half ? width_ / 2 : width_),
+      packed_(in_place_ ? 0 : blocks_ * groups * step_ * k) {
     if (in_place_) return;
     const i64 panels = blocks_ * groups;
     parallel(panels, parallel_slots(panels, groups * n * k * i64(sizeof(T))),
@@ -196,7 +224,10 @@ StepProduct<T>::StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* 
 template <class T>
 void StepProduct<T>::pack(i64 index) const {
     const i64 first = index / groups_ * width_, cols = min_of(n_ - first, width_);
-    T* dst = packed_.get() + index * width_ * k_;
+    T* dst = packed_.get() + index * step_ * k_;
+    if (half_)
+        return pack_pairs<T, kNarrowVecs>(k_, cols, half_ + (index % groups_ * n_ + first) * k_,
+                                          dst);
     const T* b = b_ + (index % groups_ * n_ + first) * b_col_;
     if (width_ == kTileCols<T>) {
         pack_cols(k_, cols, b, b_row_, b_col_, dst);
@@ -229,10 +260,14 @@ StepProduct<T>::Operand::Operand(const StepProduct& product, i64 m, const T* a, 
 template <class T>
 void StepProduct<T>::panel(const Operand& a, i64 index, T* c, i64 ldc, i64 cols, bool accumulate,
                            bool backwards) const {
-    const T* b = packed_.get() + index * width_ * k_;
+    const T* b = packed_.get() + index * step_ * k_;
+    if (half_) {
+        return narrow_panel(a.rows, k_, backwards, a.data, a.row_stride, NarrowPanel<T, true>{b}, c,
+                            ldc, cols, accumulate);
+    }
     if (width_ != kTileCols<T>) {
-        return narrow_panel(a.rows, k_, backwards, a.data, a.row_stride, b, c, ldc, cols,
-                            accumulate);
+        return narrow_panel(a.rows, k_, backwards, a.data, a.row_stride, NarrowPanel<T, false>{b},
+                            c, ldc, cols, accumulate);
     }
     const RowPanels rows(a.rows);
     for (i64 k0 = 0; k0 < max_of(k_, i64(1)); k0 += depth_) {
@@ -255,16 +290,25 @@ void StepProduct<T>::panel(const Operand& a, i64 index, T* c, i64 ldc, i64 cols,
 template <class T>
 void StepProduct<T>::panel_ahead(const T* a, i64 index, T* c, bool backwards,
                                  InputAhead<T>& ahead) const {
-    const T* b = packed_.get() + index * width_ * k_;
+    const T* b = packed_.get() + index * step_ * k_;
     const Piece<T> piece = ahead.piece();
-    if (piece.k == 0) return narrow_panel(1, k_, backwards, a, k_, b, c, width_, width_, false);
-    narrow_tile_ahead(k_, backwards, a, b, c, piece);
-    ahead.advance(piece);
+    const auto run = [&](auto panel) {
+        if (piece.k == 0) {
+            return narrow_panel(1, k_, backwards, a, k_, panel, c, width_, width_, false);
+        }
+        narrow_tile_ahead(k_, backwards, a, panel, c, piece);
+        ahead.advance(piece);
+    };
+    if (half_) return run(NarrowPanel<T, true>{b});
+    run(NarrowPanel<T, false>{b});
 }
 
 template <class T>
 void StepProduct<T>::multiply(i64 m, const T* a, i64 a_row, T* c, i64 ldc, bool accumulate) const {
     if (m == 0) return;
+    if (in_place_ && half_) {
+        return dot_bf16<T>(m, groups_ * n_, k_, a, a_row, half_, nullptr, c, ldc, accumulate);
+    }
     if (in_place_) {
         GemmParams<T> p{};
         p.m = m;

@@ -29,7 +29,10 @@ class StepProduct {
     // B as it lies in memory: b[p * b_row + j * b_col] for p < k, j < groups * n; it must stay
     // there. `m` is the most rows A will have, `uses` how many products will come: few are made
     // without packing.
-    StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* b, i64 b_row, i64 b_col);
+    // Instead of b, `half` may hold B's transpose (groups * n, k) as bfloat16, if T is float and m
+    // at most kNarrowRows; b is null then, b_row 1 and b_col k.
+    StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* b, i64 b_row, i64 b_col,
+                const BFloat16* half = nullptr);
 
     // c (m, groups * n) = A B, or c += A B.
     void multiply(i64 m, const T* a, i64 a_row, T* c, i64 ldc, bool accumulate) const;
@@ -106,12 +109,16 @@ class StepProduct {
     void panel_ahead(const T* a, i64 index, T* c, bool backwards, InputAhead<T>& ahead) const;
 
     const T* b_;
+    const BFloat16* half_;
     i64 b_row_, b_col_;
     i64 groups_, n_, k_;
     bool in_place_;
     i64 width_;   // columns of a panel
     i64 depth_;   // rows of B in a block of k
     i64 blocks_;  // of columns; each has a panel for every group
+    // From one panel to the next, in k_ steps: width_, or half of it where values are bfloat16 and
+    // stand in pairs.
+    i64 step_;
     Workspace<T> packed_;
 };
 

@@ -13,7 +13,8 @@ from .. import nn
 from .._tensor.mode import no_grad
 from .._tensor.shape import cat, stack
 from .._tensor.tape import Array, raw
-from ..nn.recurrent import _Cell, _Stack
+from ..nn.recurrent import _Stack
+from ..nn.recurrent_cells import _Cell
 from ..nn.utils.rnn import PackedSequence
 
 # By label and time step: the state, and the sequences (of the batch) that have not ended there.

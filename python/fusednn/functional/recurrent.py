@@ -148,7 +148,11 @@ def rnn(
     checkpoint_every=k keeps for backward the states at about every k-th step, and computes what
     lies between again: the same gradients to the bit, with less memory and another forward.
 
-    ValueError for shapes that do not fit and numbers out of range, TypeError for other dtypes.
+    With float32 input, weights may be bfloat16 (arrays of the package ml_dtypes): half the size,
+    for inference; what is computed is float32, with the weights' values exactly.
+
+    ValueError for shapes that do not fit and numbers out of range, TypeError for other dtypes, and
+    where a gradient is asked of a call with bfloat16 weights.
 
     >>> import numpy as np, fusednn.functional as F
     >>> out, h = F.rnn(np.ones((4, 1, 1)), None, [np.eye(1), np.eye(1)], nonlinearity="identity")

@@ -75,7 +75,8 @@ from .pool import (
     MaxUnpool1d,
     MaxUnpool2d,
 )
-from .recurrent import GRU, LSTM, RNN, GRUCell, LayerNormLSTM, LSTMCell, RNNCell
+from .recurrent import GRU, LSTM, RNN, LayerNormLSTM
+from .recurrent_cells import GRUCell, LSTMCell, RNNCell
 from .symmetry import (
     GroupPool,
     MirrorConv1d,

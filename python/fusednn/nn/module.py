@@ -434,8 +434,10 @@ class Module:
         for module in self.modules():
             for registry in (module._parameters, module._buffers):
                 for member in registry.values():
-                    if member is not None and member._data.dtype.kind == "f":
-                        _cast(member, wanted)
+                    if member is not None and (
+                        member._data.dtype.kind == "f" or is_bfloat16(member._data.dtype)
+                    ):
+                        cast_float(member, wanted)
         return self
 
     def float(self) -> Self:
@@ -531,7 +533,15 @@ def _array(value: Any) -> Any:
         return value
 
 
-def _cast(member: TensorBase, dtype: np.dtype[Any]) -> None:
+def is_bfloat16(dtype: Any) -> bool:
+    """Whether this is the dtype that the package ml_dtypes adds to NumPy, or its scalar type; known
+    by its name, so that the package is not needed."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return name == "bfloat16"
+
+
+def cast_float(member: TensorBase, dtype: np.dtype[Any]) -> None:
+    """Gives a parameter or buffer another float dtype, in place."""
     if member._data.dtype != dtype:
         member._data = member._data.astype(dtype)
         member._memory = [0, PRIVATE]

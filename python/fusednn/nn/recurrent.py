@@ -1,20 +1,22 @@
-"""Recurrent layers and cells, with PyTorch's parameter names, gate order and state order."""
+"""Recurrent layers, with PyTorch's parameter names, gate order and state order."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from .. import functional as F
 from . import init
 from .dense import check_sizes, new_parameter
-from .module import Module
+from .module import Module, cast_float, is_bfloat16
 from .parameter import Parameter
 from .utils.rnn import PackedSequence, through
 
 
-def _reset(module: Module, hidden_size: int, gates: int, forget_bias: float | None) -> None:
+def reset(module: Module, hidden_size: int, gates: int, forget_bias: float | None) -> None:
     bound = 1 / math.sqrt(hidden_size)
     for name, parameter in module.named_parameters(recurse=False):
         init.uniform_(parameter, -bound, bound)
@@ -24,7 +26,31 @@ def _reset(module: Module, hidden_size: int, gates: int, forget_bias: float | No
             parameter._data[hidden_size : 2 * hidden_size] = value
 
 
-class _Stack(Module):
+class Recurrent(Module):
+    """What all of them share: weights that may be bfloat16."""
+
+    def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
+        """As `Module.to`; also to(ml_dtypes.bfloat16), for inference: weights of half the size,
+        rounded to 8 bits of precision, which no longer require grad. Inputs and states stay
+        float32, and so does what is computed. to(np.float32) widens the weights again.
+
+        >>> import ml_dtypes
+        >>> from fusednn import nn
+        >>> layer = nn.GRU(3, 2).to(ml_dtypes.bfloat16)
+        >>> layer(np.zeros((4, 5, 3), np.float32))[0].dtype
+        dtype('float32')
+        """
+        half = [t for t in (*targets, dtype) if is_bfloat16(t)]
+        if not half:
+            return super().to(*targets, dtype=dtype, device=device)
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+            cast_float(parameter, np.dtype(half[0]))
+            parameter._grad = None
+        return self
+
+
+class _Stack(Recurrent):
     """What RNN, LSTM and GRU share."""
 
     gates: ClassVar[int]
@@ -100,7 +126,7 @@ class _Stack(Module):
     def reset_parameters(self) -> None:
         """Draws all parameters anew, uniform in +-1 / sqrt(hidden_size); forget_bias, if given, is
         what the two biases of the forget gate add up to."""
-        _reset(self, self.hidden_size, self.gates, self.forget_bias)
+        reset(self, self.hidden_size, self.gates, self.forget_bias)
 
     def _weights(self) -> list[Parameter]:
         state = self.__dict__
@@ -193,7 +219,7 @@ class RNN(_Stack):
         checkpoint_every: int | None = None,
         dtype: Any = None,
     ) -> None:
-        _check_nonlinearity("RNN", nonlinearity)
+        check_nonlinearity("RNN", nonlinearity)
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
             dtype, recurrent_dropout, variational, checkpoint_every,
@@ -365,131 +391,11 @@ class GRU(_Stack):
         )  # fmt: skip
 
 
-def _check_nonlinearity(owner: str, nonlinearity: str) -> None:
+def check_nonlinearity(owner: str, nonlinearity: str) -> None:
     if nonlinearity not in ("tanh", "relu", "identity"):
         raise ValueError(
             f"{owner}: nonlinearity={nonlinearity!r}, expected 'tanh', 'relu' or 'identity'"
         )
 
 
-class _Cell(Module):
-    """What the three cells share."""
-
-    gates: ClassVar[int]
-    bias_ih: Parameter | None
-    bias_hh: Parameter | None
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool,
-        dtype: Any,
-        forget_bias: float | None = None,
-    ) -> None:
-        super().__init__()
-        check_sizes(type(self).__name__, 0, input_size=input_size)
-        check_sizes(type(self).__name__, 1, hidden_size=hidden_size)
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.forget_bias = forget_bias
-        rows = self.gates * hidden_size
-        self.weight_ih = new_parameter(rows, input_size, dtype=dtype)
-        self.weight_hh = new_parameter(rows, hidden_size, dtype=dtype)
-        for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, new_parameter(rows, dtype=dtype) if bias else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew, uniform in +-1 / sqrt(hidden_size)."""
-        _reset(self, self.hidden_size, self.gates, self.forget_bias)
-
-    def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        return text if self.bias_ih is not None else f"{text}, bias=False"
-
-
-class RNNCell(_Cell):
-    """One step of a plain recurrent network; see `functional.rnn_cell`.
-
-    >>> from fusednn import nn
-    >>> nn.RNNCell(3, 2)(np.zeros((5, 3), np.float32)).shape
-    (5, 2)
-    """
-
-    gates = 1
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        *,
-        dtype: Any = None,
-    ) -> None:
-        _check_nonlinearity("RNNCell", nonlinearity)
-        super().__init__(input_size, hidden_size, bias, dtype)
-        self.nonlinearity = nonlinearity
-
-    def forward(self, input: Any, state: Any = None) -> Any:
-        """(N, I), h (N, H) or None -> h (N, H)."""
-        return F.rnn_cell(
-            input,
-            state,
-            self.weight_ih,
-            self.weight_hh,
-            self.bias_ih,
-            self.bias_hh,
-            self.nonlinearity,
-        )
-
-
-class LSTMCell(_Cell):
-    """One step of an LSTM; see `functional.lstm_cell`.
-
-    >>> from fusednn import nn
-    >>> h, c = nn.LSTMCell(3, 2)(np.zeros((5, 3), np.float32))
-    >>> h.shape, c.shape
-    ((5, 2), (5, 2))
-    """
-
-    gates = 4
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        *,
-        forget_bias: float | None = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, dtype, forget_bias)
-
-    def forward(self, input: Any, state: Any = None) -> Any:
-        """(N, I), (h, c), each (N, H), or None -> (h, c)."""
-        return F.lstm_cell(input, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
-
-
-class GRUCell(_Cell):
-    """One step of a GRU; see `functional.gru_cell`.
-
-    >>> from fusednn import nn
-    >>> nn.GRUCell(3, 2)(np.zeros((5, 3), np.float32)).shape
-    (5, 2)
-    """
-
-    gates = 3
-
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = None
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, dtype)
-
-    def forward(self, input: Any, state: Any = None) -> Any:
-        """(N, I), h (N, H) or None -> h (N, H)."""
-        return F.gru_cell(input, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
-
-
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
+__all__ = ["GRU", "LSTM", "RNN", "LayerNormLSTM"]
