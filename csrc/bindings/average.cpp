@@ -1,9 +1,8 @@
 #include "ops/average.h"
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
-#include "core/dispatch.h"
 #include "core/errors.h"
 
 namespace fusednn::bindings {
@@ -25,26 +24,27 @@ ops::WindowLists average_lists(const char* op, int spatial, const ops::Shape& in
     return ops::avg_pool_windows(op, spatial, input, window, ceil_mode, include_pad, override);
 }
 
-py::object run_forward(const Array& x, const ops::WindowLists& lists) {
+py::object run_forward(Call& call, const Array& x, const ops::WindowLists& lists) {
     void* y;
-    py::object result = new_array(x.dtype(), int(lists.output.size()), lists.output.data(), &y);
-    GilRelease release(x.size() * 4);
+    py::object result =
+        call.new_array(x.dtype(), int(lists.output.size()), lists.output.data(), &y);
+    const Run run(call, x.size() * 4);
     with_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().avg_pool_forward(lists.params, x.data<T>(), static_cast<T*>(y));
+        run.kernels<T>().avg_pool_forward(lists.params, x.data<T>(), static_cast<T*>(y));
     });
     return result;
 }
 
-py::object run_backward(const char* op, const Array& dy, const ops::Shape& input,
+py::object run_backward(Call& call, const Array& dy, const ops::Shape& input,
                         const ops::WindowLists& lists) {
-    ops::require_shape(op, "grad", ops::shape_of(dy.view()), lists.output);
+    ops::require_shape(call.op(), "grad", ops::shape_of(dy.view()), lists.output);
     void* dx;
-    py::object result = new_array(dy.dtype(), int(input.size()), input.data(), &dx);
-    GilRelease release(ops::checked_size(op, input) * 4);
+    py::object result = call.new_array(dy.dtype(), int(input.size()), input.data(), &dx);
+    const Run run(call, ops::checked_size(call.op(), input) * 4);
     with_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().avg_pool_backward(lists.params, dy.data<T>(), static_cast<T*>(dx));
+        run.kernels<T>().avg_pool_backward(lists.params, dy.data<T>(), static_cast<T*>(dx));
     });
     return result;
 }
@@ -52,72 +52,83 @@ py::object run_backward(const char* op, const Array& dy, const ops::Shape& input
 py::object avg_pool_forward(const char* op, int spatial, py::handle input, py::handle kernel,
                             py::handle stride, py::handle padding, bool ceil_mode, bool include_pad,
                             py::handle divisor) {
-    const Array x = Array::floating(input, op, "input");
-    return run_forward(x, average_lists(op, spatial, ops::shape_of(x.view()), kernel, stride,
-                                        padding, ceil_mode, include_pad, divisor));
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    return run_forward(call, x,
+                       average_lists(op, spatial, ops::shape_of(x.view()), kernel, stride, padding,
+                                     ceil_mode, include_pad, divisor));
 }
 
 py::object avg_pool_backward(const char* op, int spatial, py::handle grad, py::handle input_shape,
                              py::handle kernel, py::handle stride, py::handle padding,
                              bool ceil_mode, bool include_pad, py::handle divisor) {
-    const Array dy = Array::floating(grad, op, "grad");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
-    return run_backward(op, dy, input,
+    return run_backward(call, dy, input,
                         average_lists(op, spatial, input, kernel, stride, padding, ceil_mode,
                                       include_pad, divisor));
 }
 
 py::object adaptive_avg_forward(const char* op, int spatial, py::handle input, py::handle size) {
-    const Array x = Array::floating(input, op, "input");
-    return run_forward(x, ops::adaptive_windows(op, spatial, ops::shape_of(x.view()),
-                                                to_ints(size, op, "output_size")));
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    return run_forward(call, x,
+                       ops::adaptive_windows(op, spatial, ops::shape_of(x.view()),
+                                             to_ints(size, op, "output_size")));
 }
 
 py::object adaptive_avg_backward(const char* op, int spatial, py::handle grad,
                                  py::handle input_shape, py::handle size) {
-    const Array dy = Array::floating(grad, op, "grad");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     return run_backward(
-        op, dy, input, ops::adaptive_windows(op, spatial, input, to_ints(size, op, "output_size")));
+        call, dy, input,
+        ops::adaptive_windows(op, spatial, input, to_ints(size, op, "output_size")));
 }
 
 py::object global_pool_forward(py::handle input, bool sum) {
     const char* op = "global_pool";
-    const Array x = Array::floating(input, op, "input");
-    return run_forward(x, ops::global_windows(op, ops::shape_of(x.view()), sum));
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    return run_forward(call, x, ops::global_windows(op, ops::shape_of(x.view()), sum));
 }
 
 py::object global_pool_backward(py::handle grad, py::handle input_shape, bool sum) {
     const char* op = "global_pool";
-    const Array dy = Array::floating(grad, op, "grad");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     const ops::WindowLists lists = ops::global_windows(op, input, sum);
     ops::Shape output(input.begin(), input.begin() + 2);
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), output);
     void* dx;
-    py::object result = new_array(dy.dtype(), int(input.size()), input.data(), &dx);
-    GilRelease release(ops::checked_size(op, input) * 4);
+    py::object result = call.new_array(dy.dtype(), int(input.size()), input.data(), &dx);
+    const Run run(call, ops::checked_size(call.op(), input) * 4);
     with_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().avg_pool_backward(lists.params, dy.data<T>(), static_cast<T*>(dx));
+        run.kernels<T>().avg_pool_backward(lists.params, dy.data<T>(), static_cast<T*>(dx));
     });
     return result;
 }
 
 py::tuple adaptive_max_forward(const char* op, int spatial, py::handle input, py::handle size) {
-    const Array x = Array::floating(input, op, "input");
+    Call call(op);
+    const Array x = call.floating(input, "input");
     const ops::WindowLists lists = ops::adaptive_windows(op, spatial, ops::shape_of(x.view()),
                                                          to_ints(size, op, "output_size"));
     void* y;
     i64* indices;
     const int ndim = int(lists.output.size());
-    py::object output = new_array(x.dtype(), ndim, lists.output.data(), &y);
-    py::object positions = new_int64_array(ndim, lists.output.data(), &indices);
+    py::object output = call.new_array(x.dtype(), ndim, lists.output.data(), &y);
+    py::object positions = call.new_int64_array(ndim, lists.output.data(), &indices);
     {
-        GilRelease release(x.size() * 8);
+        const Run run(call, x.size() * 8);
         with_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().adaptive_max_pool(lists.params, x.data<T>(), static_cast<T*>(y), indices);
+            run.kernels<T>().adaptive_max_pool(lists.params, x.data<T>(), static_cast<T*>(y),
+                                               indices);
         });
     }
     return py::make_tuple(output, positions);
@@ -133,41 +144,52 @@ struct PlaneView {
     }
 };
 
+void check_positions(const Call& call, const Array& at, const ops::Shape& shape, i64 size) {
+    if (call.device() == Device::cpu) {
+        return ops::check_positions(call.op(), at.data<i64>(), shape, size);
+    }
+    i64 value;
+    const i64 wrong = call.first_outside(at, size, nullptr, &value);
+    if (wrong >= 0) ops::refuse_position(call.op(), value, shape, wrong, size);
+}
+
 py::object scatter_planes(const char* op, int spatial, py::handle input, py::handle indices,
                           py::handle output_shape, bool add) {
-    const Array x = Array::floating(input, op, "input");
-    const Array at = Array::integer(indices, op, "indices");
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    const Array at = call.integer(indices, "indices");
     const ops::Shape found = ops::shape_of(x.view());
     const ops::Shape output = to_shape(output_shape, op, "output_size");
     ops::check_planes(op, spatial, found, output);
     ops::require_shape(op, "indices", ops::shape_of(at.view()), found);
     const PlaneView from(found, spatial), to(output, spatial);
-    ops::check_positions(op, at.data<i64>(), found, to.size);
+    check_positions(call, at, found, to.size);
     void* y;
-    py::object result = new_array(x.dtype(), int(output.size()), output.data(), &y);
-    GilRelease release((from.size + to.size) * from.planes * 4);
+    py::object result = call.new_array(x.dtype(), int(output.size()), output.data(), &y);
+    const Run run(call, (from.size + to.size) * from.planes * 4);
     with_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().scatter_planes(from.planes, from.size, to.size, add, x.data<T>(),
-                                    at.data<i64>(), static_cast<T*>(y));
+        run.kernels<T>().scatter_planes(from.planes, from.size, to.size, add, x.data<T>(),
+                                        at.data<i64>(), static_cast<T*>(y));
     });
     return result;
 }
 
 py::object gather_planes(const char* op, int spatial, py::handle input, py::handle indices) {
-    const Array x = Array::floating(input, op, "grad");
-    const Array at = Array::integer(indices, op, "indices");
+    Call call(op);
+    const Array x = call.floating(input, "grad");
+    const Array at = call.integer(indices, "indices");
     const ops::Shape found = ops::shape_of(x.view()), output = ops::shape_of(at.view());
     ops::check_planes(op, spatial, found, output);
     const PlaneView from(found, spatial), to(output, spatial);
-    ops::check_positions(op, at.data<i64>(), output, from.size);
+    check_positions(call, at, output, from.size);
     void* y;
-    py::object result = new_array(x.dtype(), int(output.size()), output.data(), &y);
-    GilRelease release((from.size + to.size) * from.planes * 4);
+    py::object result = call.new_array(x.dtype(), int(output.size()), output.data(), &y);
+    const Run run(call, (from.size + to.size) * from.planes * 4);
     with_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().gather_planes(from.planes, to.size, from.size, x.data<T>(), at.data<i64>(),
-                                   static_cast<T*>(y));
+        run.kernels<T>().gather_planes(from.planes, to.size, from.size, x.data<T>(), at.data<i64>(),
+                                       static_cast<T*>(y));
     });
     return result;
 }

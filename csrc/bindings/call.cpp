@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/errors.h"
+#include "cuda/ids.h"
 #include "ops/shapes.h"
 
 namespace fusednn::bindings {
@@ -125,6 +126,20 @@ Array Call::integer(py::handle object, const char* argument) {
         array = read_device_array(as_int64(array.owner, op_), op_, argument);
     }
     return view_of(std::move(array), argument);
+}
+
+bool Call::is_unsigned(py::handle object) const {
+    if (py::isinstance<py::array>(object)) {
+        const auto* descr = py::detail::array_proxy(object.ptr())->descr;
+        return py::detail::array_descriptor_proxy(descr)->kind == 'u';
+    }
+    const std::string type = read_device_array(object, op_, "indices").type;
+    return type.size() > 1 && type[1] == 'u';
+}
+
+i64 Call::first_outside(const Array& ids, i64 rows, const i64* allowed, i64* value) const {
+    const Run run(*this, ids.size() * 8 + 1'000'000);  // other threads run while this one waits
+    return cuda::first_outside(ids.size(), ids.data<i64>(), rows, allowed, value);
 }
 
 MutableArray Call::mutable_like(py::handle object, const Array& like, const char* argument) {

@@ -27,6 +27,11 @@ class Call {
     Array boolean(py::handle object, const char* argument);
     Array integer(py::handle object, const char* argument);
     MutableArray mutable_like(py::handle object, const Array& like, const char* argument);
+    // Has this array, on either side, an unsigned dtype?
+    bool is_unsigned(py::handle object) const;
+    // On a GPU: the first of the ids that is neither in [0, rows) nor *allowed (which may be null),
+    // with its value; -1 if there is none. Waits for what is being computed there.
+    i64 first_outside(const Array& ids, i64 rows, const i64* allowed, i64* value) const;
     // Winning taps of max pooling, uint8, uint16 or int32 for `bytes` of 1, 2 or 4.
     Array taps(py::handle object, const char* argument, int bytes);
 

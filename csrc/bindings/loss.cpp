@@ -1,9 +1,8 @@
 #include "ops/loss.h"
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
-#include "core/dispatch.h"
 #include "core/errors.h"
 
 namespace fusednn::bindings {
@@ -16,15 +15,17 @@ constexpr i64 kClassCost = 20;
 template <bool kLog>
 py::object softmax_forward(py::handle input_object, py::handle dim) {
     const char* op = kLog ? "log_softmax" : "softmax";
-    const Array input = Array::floating(input_object, op, "input");
+    Call call(op);
+    const Array input = call.floating(input_object, "input");
     const ops::AxisView view =
         ops::axis_view(op, ops::shape_of(input.view()), to_int(dim, op, "dim"));
     void* output;
-    py::object result = new_array(input.dtype(), input.ndim(), input.shape(), &output);
-    GilRelease release(input.size() * kClassCost);
+    py::object result = call.new_array(input.dtype(), input.ndim(), input.shape(), &output);
+    const Run run(call, input.size() * kClassCost);
     with_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        const auto kernel = kLog ? kernels<T>().log_softmax_forward : kernels<T>().softmax_forward;
+        const auto kernel =
+            kLog ? run.kernels<T>().log_softmax_forward : run.kernels<T>().softmax_forward;
         kernel(view.outer, view.classes, view.inner, input.data<T>(), static_cast<T*>(output));
     });
     return result;
@@ -33,18 +34,19 @@ py::object softmax_forward(py::handle input_object, py::handle dim) {
 template <bool kLog>
 py::object softmax_backward(py::handle grad_object, py::handle output_object, py::handle dim) {
     const char* op = kLog ? "log_softmax" : "softmax";
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const Array output = Array::floating_like(output_object, grad, op, "output");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const Array output = call.floating_like(output_object, grad, "output");
     const ops::Shape shape = ops::shape_of(output.view());
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shape);
     const ops::AxisView view = ops::axis_view(op, shape, to_int(dim, op, "dim"));
     void* grad_input;
-    py::object result = new_array(grad.dtype(), grad.ndim(), grad.shape(), &grad_input);
-    GilRelease release(grad.size() * kClassCost);
+    py::object result = call.new_array(grad.dtype(), grad.ndim(), grad.shape(), &grad_input);
+    const Run run(call, grad.size() * kClassCost);
     with_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         const auto kernel =
-            kLog ? kernels<T>().log_softmax_backward : kernels<T>().softmax_backward;
+            kLog ? run.kernels<T>().log_softmax_backward : run.kernels<T>().softmax_backward;
         kernel(view.outer, view.classes, view.inner, grad.data<T>(), output.data<T>(),
                static_cast<T*>(grad_input));
     });
@@ -61,13 +63,9 @@ double to_double(py::handle object, const char* op, const char* argument) {
     return value;
 }
 
-bool is_unsigned(py::handle array) {
-    const auto* descr = py::detail::array_proxy(array.ptr())->descr;
-    return py::detail::array_descriptor_proxy(descr)->kind == 'u';
-}
-
 // The arguments that forward and backward share, checked.
 struct CrossEntropyCall {
+    Call call;
     bool input_is_log_prob;
     Array input, target;
     std::optional<Array> weight;
@@ -77,13 +75,14 @@ struct CrossEntropyCall {
 
     CrossEntropyCall(const std::string& name, py::handle input_object, py::handle target_object,
                      py::handle weight_object, py::handle ignore, py::handle smoothing)
-        : input_is_log_prob(is_nll(name)),
-          input(Array::floating(input_object, name.c_str(), "input")),
-          target(Array::integer(target_object, name.c_str(), "target")) {
+        : call(name.c_str()),
+          input_is_log_prob(is_nll(name)),
+          input(call.floating(input_object, "input")),
+          target(call.integer(target_object, "target")) {
         const char* op = name.c_str();
         ops::Shape weight_shape;
         if (!weight_object.is_none()) {
-            weight = Array::floating_like(weight_object, input, op, "weight");
+            weight = call.floating_like(weight_object, input, "weight");
             weight_shape = ops::shape_of(weight->view());
         }
         shapes =
@@ -92,8 +91,22 @@ struct CrossEntropyCall {
         ignore_index = to_int(ignore, op, "ignore_index");
         label_smoothing = to_double(smoothing, op, "label_smoothing");
         ops::check_label_smoothing(op, label_smoothing, input_is_log_prob);
-        ops::check_targets(op, target.data<i64>(), shapes.positions, shapes.view.classes,
-                           ignore_index, is_unsigned(target_object));
+        check_targets(call.is_unsigned(target_object));
+    }
+
+    void check_targets(bool is_unsigned) const {
+        const i64 classes = shapes.view.classes;
+        if (call.device() == Device::cpu) {
+            return ops::check_targets(call.op(), target.data<i64>(), shapes.positions, classes,
+                                      ignore_index, is_unsigned);
+        }
+        i64 value;
+        const bool may_ignore = !(is_unsigned && ignore_index < 0);
+        const i64 wrong =
+            call.first_outside(target, classes, may_ignore ? &ignore_index : nullptr, &value);
+        if (wrong < 0) return;
+        ops::refuse_target(call.op(), value, shapes.positions, wrong, classes, ignore_index,
+                           is_unsigned);
     }
 
     static bool is_nll(const std::string& name) {
@@ -119,18 +132,19 @@ struct CrossEntropyCall {
 py::tuple cross_entropy_forward(const std::string& op, py::handle input, py::handle target,
                                 py::handle weight, py::handle ignore_index,
                                 py::handle label_smoothing) {
-    const CrossEntropyCall call(op, input, target, weight, ignore_index, label_smoothing);
-    const ops::Shape& shape = call.shapes.positions;
-    const DType dtype = call.input.dtype();
+    CrossEntropyCall it(op, input, target, weight, ignore_index, label_smoothing);
+    const ops::Shape& shape = it.shapes.positions;
+    const DType dtype = it.input.dtype();
     void *losses, *counts;
-    py::object losses_array = new_array(dtype, int(shape.size()), shape.data(), &losses);
-    py::object counts_array = new_array(dtype, int(shape.size()), shape.data(), &counts);
+    py::object losses_array = it.call.new_array(dtype, int(shape.size()), shape.data(), &losses);
+    py::object counts_array = it.call.new_array(dtype, int(shape.size()), shape.data(), &counts);
     {
-        GilRelease release(call.input.size() * kClassCost);
+        const Run run(it.call, it.input.size() * kClassCost);
         with_dtype(dtype, [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().cross_entropy_forward(call.params<T>(), call.input.data<T>(),
-                                               static_cast<T*>(losses), static_cast<T*>(counts));
+            run.kernels<T>().cross_entropy_forward(it.params<T>(), it.input.data<T>(),
+                                                   static_cast<T*>(losses),
+                                                   static_cast<T*>(counts));
         });
     }
     return py::make_tuple(losses_array, counts_array);
@@ -139,16 +153,17 @@ py::tuple cross_entropy_forward(const std::string& op, py::handle input, py::han
 py::object cross_entropy_backward(const std::string& op, py::handle input, py::handle target,
                                   py::handle weight, py::handle ignore_index,
                                   py::handle label_smoothing, py::handle scale_object) {
-    const CrossEntropyCall call(op, input, target, weight, ignore_index, label_smoothing);
-    const Array scale = Array::floating_like(scale_object, call.input, op.c_str(), "scale");
-    ops::require_shape(op.c_str(), "scale", ops::shape_of(scale.view()), call.shapes.positions);
+    CrossEntropyCall it(op, input, target, weight, ignore_index, label_smoothing);
+    const Array scale = it.call.floating_like(scale_object, it.input, "scale");
+    ops::require_shape(op.c_str(), "scale", ops::shape_of(scale.view()), it.shapes.positions);
     void* grad;
-    py::object result = new_array(call.input.dtype(), call.input.ndim(), call.input.shape(), &grad);
-    GilRelease release(call.input.size() * kClassCost);
-    with_dtype(call.input.dtype(), [&](auto zero) {
+    py::object result =
+        it.call.new_array(it.input.dtype(), it.input.ndim(), it.input.shape(), &grad);
+    const Run run(it.call, it.input.size() * kClassCost);
+    with_dtype(it.input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        kernels<T>().cross_entropy_backward(call.params<T>(), call.input.data<T>(), scale.data<T>(),
-                                            static_cast<T*>(grad));
+        run.kernels<T>().cross_entropy_backward(it.params<T>(), it.input.data<T>(), scale.data<T>(),
+                                                static_cast<T*>(grad));
     });
     return result;
 }

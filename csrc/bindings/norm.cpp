@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
-#include "core/dispatch.h"
 #include "core/errors.h"
+#include "cuda/norm/running.h"
 
 namespace fusednn::bindings {
 
@@ -18,9 +18,9 @@ constexpr i64 kElementCost = 8;
 // An argument that may be None.
 class Optional {
   public:
-    Optional(py::handle object, const Array& like, const char* op, const char* name) : name_(name) {
+    Optional(Call& call, py::handle object, const Array& like, const char* name) : name_(name) {
         if (object.is_none()) return;
-        array_ = Array::floating_like(object, like, op, name);
+        array_ = call.floating_like(object, like, name);
         shape_ = ops::shape_of(array_->view());
     }
     ops::NamedShape named() const { return {name_, array_ ? &shape_ : nullptr}; }
@@ -40,8 +40,8 @@ struct Result {
     py::object array = py::none();
     void* data = nullptr;
 
-    Result(bool wanted, DType dtype, const ops::Shape& shape) {
-        if (wanted) array = new_array(dtype, int(shape.size()), shape.data(), &data);
+    Result(Call& call, bool wanted, DType dtype, const ops::Shape& shape) {
+        if (wanted) array = call.new_array(dtype, int(shape.size()), shape.data(), &data);
     }
     template <class T>
     T* get() const {
@@ -56,22 +56,24 @@ const char* layer_op(bool rms) {
 py::tuple layer_norm_forward(bool rms, py::handle input, py::handle normalized_shape,
                              py::handle weight, py::handle bias, py::handle residual, double eps) {
     const char* op = layer_op(rms);
-    const Array x = Array::floating(input, op, "input");
-    const Optional w(weight, x, op, "weight"), b(bias, x, op, "bias");
-    const Optional r(residual, x, op, "residual");
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    const Optional w(call, weight, x, "weight"), b(call, bias, x, "bias");
+    const Optional r(call, residual, x, "residual");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params =
         ops::layer_norm_shapes(op, rms, shape, to_shape(normalized_shape, op, "normalized_shape"),
                                {w.named(), b.named()}, eps);
     if (r.named().shape) ops::require_shape(op, "residual", *r.named().shape, shape);
-    const Result y(true, x.dtype(), shape), stats(true, x.dtype(), {3, params.rows});
-    const Result sum(r.named().shape != nullptr, x.dtype(), shape);
+    const Result y(call, true, x.dtype(), shape), stats(call, true, x.dtype(), {3, params.rows});
+    const Result sum(call, r.named().shape != nullptr, x.dtype(), shape);
     {
-        GilRelease release(x.size() * kElementCost);
+        const Run run(call, x.size() * kElementCost);
         with_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().layer_norm_forward(params, x.data<T>(), r.data<T>(), w.data<T>(),
-                                            b.data<T>(), sum.get<T>(), y.get<T>(), stats.get<T>());
+            run.kernels<T>().layer_norm_forward(params, x.data<T>(), r.data<T>(), w.data<T>(),
+                                                b.data<T>(), sum.get<T>(), y.get<T>(),
+                                                stats.get<T>());
         });
     }
     return py::make_tuple(y.array, stats.array, sum.array);
@@ -81,23 +83,25 @@ py::tuple layer_norm_backward(bool rms, py::handle grad, py::handle input,
                               py::handle normalized_shape, py::handle weight, py::handle stats,
                               bool want_weight, bool want_bias) {
     const char* op = layer_op(rms);
-    const Array dy = Array::floating(grad, op, "grad");
-    const Array x = Array::floating_like(input, dy, op, "input");
-    const Array s = Array::floating_like(stats, dy, op, "stats");
-    const Optional w(weight, dy, op, "weight");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
+    const Array x = call.floating_like(input, dy, "input");
+    const Array s = call.floating_like(stats, dy, "stats");
+    const Optional w(call, weight, dy, "weight");
     const ops::Shape shape = ops::shape_of(x.view());
     const ops::Shape inner = to_shape(normalized_shape, op, "normalized_shape");
     const auto params = ops::layer_norm_shapes(op, rms, shape, inner, {w.named()}, 0);
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), shape);
     ops::require_shape(op, "stats", ops::shape_of(s.view()), {3, params.rows});
-    const Result dx(true, dy.dtype(), shape);
-    const Result dw(want_weight, dy.dtype(), inner), db(want_bias, dy.dtype(), inner);
+    const Result dx(call, true, dy.dtype(), shape);
+    const Result dw(call, want_weight, dy.dtype(), inner), db(call, want_bias, dy.dtype(), inner);
     {
-        GilRelease release(x.size() * kElementCost);
+        const Run run(call, x.size() * kElementCost);
         with_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().layer_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
-                                             s.data<T>(), dx.get<T>(), dw.get<T>(), db.get<T>());
+            run.kernels<T>().layer_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
+                                                 s.data<T>(), dx.get<T>(), dw.get<T>(),
+                                                 db.get<T>());
         });
     }
     return py::make_tuple(dx.array, dw.array, db.array);
@@ -106,19 +110,20 @@ py::tuple layer_norm_backward(bool rms, py::handle grad, py::handle input,
 py::tuple group_norm_forward(const std::string& name, py::handle input, py::handle groups,
                              py::handle weight, py::handle bias, double eps) {
     const char* op = name.c_str();
-    const Array x = Array::floating(input, op, "input");
-    const Optional w(weight, x, op, "weight"), b(bias, x, op, "bias");
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    const Optional w(call, weight, x, "weight"), b(call, bias, x, "bias");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params = ops::group_norm_shapes(op, shape, to_int(groups, op, "num_groups"),
                                                {w.named(), b.named()}, eps);
-    const Result y(true, x.dtype(), shape);
-    const Result stats(true, x.dtype(), {3, params.batch * params.groups});
+    const Result y(call, true, x.dtype(), shape);
+    const Result stats(call, true, x.dtype(), {3, params.batch * params.groups});
     {
-        GilRelease release(x.size() * kElementCost);
+        const Run run(call, x.size() * kElementCost);
         with_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().group_norm_forward(params, x.data<T>(), w.data<T>(), b.data<T>(),
-                                            y.get<T>(), stats.get<T>());
+            run.kernels<T>().group_norm_forward(params, x.data<T>(), w.data<T>(), b.data<T>(),
+                                                y.get<T>(), stats.get<T>());
         });
     }
     return py::make_tuple(y.array, stats.array);
@@ -128,24 +133,26 @@ py::tuple group_norm_backward(const std::string& name, py::handle grad, py::hand
                               py::handle groups, py::handle weight, py::handle stats,
                               bool want_weight, bool want_bias) {
     const char* op = name.c_str();
-    const Array dy = Array::floating(grad, op, "grad");
-    const Array x = Array::floating_like(input, dy, op, "input");
-    const Array s = Array::floating_like(stats, dy, op, "stats");
-    const Optional w(weight, dy, op, "weight");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
+    const Array x = call.floating_like(input, dy, "input");
+    const Array s = call.floating_like(stats, dy, "stats");
+    const Optional w(call, weight, dy, "weight");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params =
         ops::group_norm_shapes(op, shape, to_int(groups, op, "num_groups"), {w.named()}, 0);
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), shape);
     ops::require_shape(op, "stats", ops::shape_of(s.view()), {3, params.batch * params.groups});
-    const Result dx(true, dy.dtype(), shape);
-    const Result dw(want_weight, dy.dtype(), {params.channels});
-    const Result db(want_bias, dy.dtype(), {params.channels});
+    const Result dx(call, true, dy.dtype(), shape);
+    const Result dw(call, want_weight, dy.dtype(), {params.channels});
+    const Result db(call, want_bias, dy.dtype(), {params.channels});
     {
-        GilRelease release(x.size() * kElementCost);
+        const Run run(call, x.size() * kElementCost);
         with_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().group_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
-                                             s.data<T>(), dx.get<T>(), dw.get<T>(), db.get<T>());
+            run.kernels<T>().group_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
+                                                 s.data<T>(), dx.get<T>(), dw.get<T>(),
+                                                 db.get<T>());
         });
     }
     return py::make_tuple(dx.array, dw.array, db.array);
@@ -153,8 +160,11 @@ py::tuple group_norm_backward(const std::string& name, py::handle grad, py::hand
 
 // stats (3, C) of the batch, or of the running statistics; the latter brought up to date.
 template <class T>
-void fill_stats(const BatchNormParams& params, const T* x, T* running_mean, T* running_var,
-                double momentum, double eps, T* stats) {
+void fill_stats(Device device, const BatchNormParams& params, const T* x, T* running_mean,
+                T* running_var, double momentum, double eps, T* stats) {
+    if (device == Device::cuda) {
+        return cuda::batch_norm_running(params, x, running_mean, running_var, momentum, eps, stats);
+    }
     T *const mean = stats, *const low = mean + params.channels, *const last = low + params.channels;
     if (!params.training) {
         for (i64 c = 0; c < params.channels; ++c) {
@@ -174,10 +184,11 @@ py::tuple batch_norm_forward(py::handle input, py::handle running_mean, py::hand
                              py::handle weight, py::handle bias, bool training, double momentum,
                              double eps, bool relu) {
     const char* op = "batch_norm";
-    const Array x = Array::floating(input, op, "input");
-    const Optional w(weight, x, op, "weight"), b(bias, x, op, "bias");
-    const Optional mean(running_mean, x, op, "running_mean");
-    const Optional var(running_var, x, op, "running_var");
+    Call call(op);
+    const Array x = call.floating(input, "input");
+    const Optional w(call, weight, x, "weight"), b(call, bias, x, "bias");
+    const Optional mean(call, running_mean, x, "running_mean");
+    const Optional var(call, running_var, x, "running_var");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params = ops::batch_norm_shapes(
         op, shape, {w.named(), b.named(), mean.named(), var.named()}, training, relu);
@@ -185,25 +196,25 @@ py::tuple batch_norm_forward(py::handle input, py::handle running_mean, py::hand
         throw Error("batch_norm: evaluation needs running_mean and running_var, got None");
     }
     const ops::Shape channels = {params.channels};
-    const Result y(true, x.dtype(), shape), stats(true, x.dtype(), {3, params.channels});
+    const Result y(call, true, x.dtype(), shape),
+        stats(call, true, x.dtype(), {3, params.channels});
     std::optional<MutableArray> new_mean, new_var;
     if (training) {
-        const Result like(true, x.dtype(), channels);
-        const Array same = Array::floating(like.array, op, "input");
-        if (mean.named().shape)
-            new_mean = MutableArray::like(running_mean, same, op, "running_mean");
-        if (var.named().shape) new_var = MutableArray::like(running_var, same, op, "running_var");
+        const Result like(call, true, x.dtype(), channels);
+        const Array same = call.floating(like.array, "input");
+        if (mean.named().shape) new_mean = call.mutable_like(running_mean, same, "running_mean");
+        if (var.named().shape) new_var = call.mutable_like(running_var, same, "running_var");
     }
     {
-        GilRelease release(x.size() * kElementCost);
+        const Run run(call, x.size() * kElementCost);
         with_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
             // Read, unless there is something to write.
             T* m = new_mean ? new_mean->data<T>() : const_cast<T*>(mean.data<T>());
             T* v = new_var ? new_var->data<T>() : const_cast<T*>(var.data<T>());
-            fill_stats<T>(params, x.data<T>(), m, v, momentum, eps, stats.get<T>());
-            kernels<T>().batch_norm_apply(params, x.data<T>(), stats.get<T>(), w.data<T>(),
-                                          b.data<T>(), y.get<T>());
+            fill_stats<T>(call.device(), params, x.data<T>(), m, v, momentum, eps, stats.get<T>());
+            run.kernels<T>().batch_norm_apply(params, x.data<T>(), stats.get<T>(), w.data<T>(),
+                                              b.data<T>(), y.get<T>());
         });
     }
     return py::make_tuple(y.array, stats.array);
@@ -213,26 +224,27 @@ py::tuple batch_norm_backward(py::handle grad, py::handle input, py::handle outp
                               py::handle weight, py::handle stats, bool training, bool want_weight,
                               bool want_bias) {
     const char* op = "batch_norm";
-    const Array dy = Array::floating(grad, op, "grad");
-    const Array x = Array::floating_like(input, dy, op, "input");
-    const Array s = Array::floating_like(stats, dy, op, "stats");
-    const Optional y(output, dy, op, "output"), w(weight, dy, op, "weight");
+    Call call(op);
+    const Array dy = call.floating(grad, "grad");
+    const Array x = call.floating_like(input, dy, "input");
+    const Array s = call.floating_like(stats, dy, "stats");
+    const Optional y(call, output, dy, "output"), w(call, weight, dy, "weight");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params =
         ops::batch_norm_shapes(op, shape, {w.named()}, training, y.named().shape != nullptr);
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), shape);
     ops::require_shape(op, "stats", ops::shape_of(s.view()), {3, params.channels});
     if (params.relu) ops::require_shape(op, "output", *y.named().shape, shape);
-    const Result dx(true, dy.dtype(), shape);
-    const Result dw(want_weight, dy.dtype(), {params.channels});
-    const Result db(want_bias, dy.dtype(), {params.channels});
+    const Result dx(call, true, dy.dtype(), shape);
+    const Result dw(call, want_weight, dy.dtype(), {params.channels});
+    const Result db(call, want_bias, dy.dtype(), {params.channels});
     {
-        GilRelease release(x.size() * kElementCost);
+        const Run run(call, x.size() * kElementCost);
         with_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().batch_norm_backward(params, dy.data<T>(), x.data<T>(), y.data<T>(),
-                                             s.data<T>(), w.data<T>(), dx.get<T>(), dw.get<T>(),
-                                             db.get<T>());
+            run.kernels<T>().batch_norm_backward(params, dy.data<T>(), x.data<T>(), y.data<T>(),
+                                                 s.data<T>(), w.data<T>(), dx.get<T>(), dw.get<T>(),
+                                                 db.get<T>());
         });
     }
     return py::make_tuple(dx.array, dw.array, db.array);

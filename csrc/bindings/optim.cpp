@@ -1,8 +1,7 @@
 // Optimiser updates. Everything is checked before the first element is written.
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
-#include "core/dispatch.h"
 #include "core/errors.h"
 
 namespace fusednn::bindings {
@@ -39,18 +38,19 @@ void sgd_step(py::handle param_object, py::handle grad_object, py::handle buffer
               bool first_step, double lr, double momentum, double dampening, double weight_decay,
               bool nesterov, bool maximize) {
     const char* op = "sgd_step";
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const MutableArray param = MutableArray::like(param_object, grad, op, "param");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const MutableArray param = call.mutable_like(param_object, grad, "param");
     std::optional<MutableArray> buffer;
     if (!buffer_object.is_none()) {
-        buffer = MutableArray::like(buffer_object, grad, op, "momentum_buffer");
+        buffer = call.mutable_like(buffer_object, grad, "momentum_buffer");
     }
     require_apart(op, bytes_of(grad),
                   {{"param", param.data<void>()},
                    {"grad", grad.view().data},
                    {"momentum_buffer", buffer ? buffer->data<void>() : nullptr}});
     const i64 size = grad.size();
-    GilRelease release(size * 4);
+    const Run run(call, size * 4);
     with_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         SgdParams<T> p;
@@ -65,7 +65,7 @@ void sgd_step(py::handle param_object, py::handle grad_object, py::handle buffer
         p.weight_decay = weight_decay;
         p.nesterov = nesterov;
         p.maximize = maximize;
-        kernels<T>().sgd_step(p);
+        run.kernels<T>().sgd_step(p);
     });
 }
 
@@ -76,13 +76,14 @@ void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_o
     const char* op = "adam_step";
     const i64 step = to_int(step_object, op, "step");
     if (step < 1) throw Error("adam_step: step must be at least 1, got " + std::to_string(step));
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const MutableArray param = MutableArray::like(param_object, grad, op, "param");
-    const MutableArray avg = MutableArray::like(avg_object, grad, op, "exp_avg");
-    const MutableArray avg_sq = MutableArray::like(avg_sq_object, grad, op, "exp_avg_sq");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const MutableArray param = call.mutable_like(param_object, grad, "param");
+    const MutableArray avg = call.mutable_like(avg_object, grad, "exp_avg");
+    const MutableArray avg_sq = call.mutable_like(avg_sq_object, grad, "exp_avg_sq");
     std::optional<MutableArray> most;
     if (!max_object.is_none()) {
-        most = MutableArray::like(max_object, grad, op, "max_exp_avg_sq");
+        most = call.mutable_like(max_object, grad, "max_exp_avg_sq");
     }
     require_apart(op, bytes_of(grad),
                   {{"param", param.data<void>()},
@@ -91,7 +92,7 @@ void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_o
                    {"exp_avg_sq", avg_sq.data<void>()},
                    {"max_exp_avg_sq", most ? most->data<void>() : nullptr}});
     const i64 size = grad.size();
-    GilRelease release(size * 8);
+    const Run run(call, size * 8);
     with_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         AdamParams<T> p;
@@ -109,7 +110,7 @@ void adam_step(py::handle param_object, py::handle grad_object, py::handle avg_o
         p.step = step;
         p.decoupled_decay = decoupled_decay;
         p.maximize = maximize;
-        kernels<T>().adam_step(p);
+        run.kernels<T>().adam_step(p);
     });
 }
 
@@ -117,18 +118,19 @@ void rmsprop_step(py::handle param_object, py::handle grad_object, py::handle sq
                   py::handle grad_avg_object, py::handle buffer_object, double lr, double alpha,
                   double eps, double weight_decay, double momentum, bool maximize) {
     const char* op = "rmsprop_step";
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const MutableArray param = MutableArray::like(param_object, grad, op, "param");
-    const MutableArray square = MutableArray::like(square_object, grad, op, "square_avg");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const MutableArray param = call.mutable_like(param_object, grad, "param");
+    const MutableArray square = call.mutable_like(square_object, grad, "square_avg");
     std::optional<MutableArray> grad_avg, buffer;
     if (!grad_avg_object.is_none()) {
-        grad_avg = MutableArray::like(grad_avg_object, grad, op, "grad_avg");
+        grad_avg = call.mutable_like(grad_avg_object, grad, "grad_avg");
     }
     if (!buffer_object.is_none()) {
-        buffer = MutableArray::like(buffer_object, grad, op, "momentum_buffer");
+        buffer = call.mutable_like(buffer_object, grad, "momentum_buffer");
     }
     const i64 size = grad.size();
-    GilRelease release(size * 8);
+    const Run run(call, size * 8);
     with_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         RmspropParams<T> p;
@@ -144,18 +146,19 @@ void rmsprop_step(py::handle param_object, py::handle grad_object, py::handle sq
         p.weight_decay = weight_decay;
         p.momentum = momentum;
         p.maximize = maximize;
-        kernels<T>().rmsprop_step(p);
+        run.kernels<T>().rmsprop_step(p);
     });
 }
 
 void adagrad_step(py::handle param_object, py::handle grad_object, py::handle sum_object, double lr,
                   double eps, double weight_decay, bool maximize) {
     const char* op = "adagrad_step";
-    const Array grad = Array::floating(grad_object, op, "grad");
-    const MutableArray param = MutableArray::like(param_object, grad, op, "param");
-    const MutableArray sum = MutableArray::like(sum_object, grad, op, "sum");
+    Call call(op);
+    const Array grad = call.floating(grad_object, "grad");
+    const MutableArray param = call.mutable_like(param_object, grad, "param");
+    const MutableArray sum = call.mutable_like(sum_object, grad, "sum");
     const i64 size = grad.size();
-    GilRelease release(size * 8);
+    const Run run(call, size * 8);
     with_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         AdagradParams<T> p;
@@ -167,7 +170,7 @@ void adagrad_step(py::handle param_object, py::handle grad_object, py::handle su
         p.eps = eps;
         p.weight_decay = weight_decay;
         p.maximize = maximize;
-        kernels<T>().adagrad_step(p);
+        run.kernels<T>().adagrad_step(p);
     });
 }
 

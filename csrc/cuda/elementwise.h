@@ -13,6 +13,12 @@ struct alignas(16) Pack {
     T of[kSize];
 };
 
+// a / b for positions: division of 32 bits is several times as fast.
+FUSEDNN_DEVICE i64 quotient(i64 a, i64 b) {
+    if (((a | b) >> 32) == 0) return std::uint32_t(a) / std::uint32_t(b);
+    return a / b;
+}
+
 // The vectors of the arrays, then the elements that are left.
 template <class T, int kInputs, class Fn>
 __global__ void __launch_bounds__(kElementThreads)

@@ -30,6 +30,21 @@ template <class T>
 void max_pool_backward(const PoolParams&, const T* dy, const void* argmax, int argmax_bytes, T* dx);
 
 template <class T>
+void avg_pool_forward(const AvgPoolParams&, const T* x, T* y);
+template <class T>
+void avg_pool_backward(const AvgPoolParams&, const T* dy, T* dx);
+template <class T>
+void adaptive_max_pool(const AvgPoolParams&, const T* x, T* y, i64* indices);
+template <class T>
+void scatter_planes(i64 planes, i64 count, i64 size, bool add, const T* x, const i64* indices,
+                    T* y);
+template <class T>
+void gather_planes(i64 planes, i64 count, i64 size, const T* x, const i64* indices, T* y);
+
+template <class T>
+void apply_mask(i64 outer, i64 repeat, i64 inner, const T* x, const T* mask, T* y);
+
+template <class T>
 void relu_forward(i64 size, const T* x, T* y);
 template <class T>
 void relu_backward(i64 size, const T* dy, const T* y, T* dx);
@@ -37,6 +52,62 @@ template <class T>
 void unary_forward(const UnaryParams&, const T* x, T* y);
 template <class T>
 void unary_backward(const UnaryParams&, const T* dy, const T* saved, T* dx);
+template <class T>
+void prelu_forward(i64 outer, i64 channels, i64 inner, const T* x, const T* slope, T* y);
+template <class T>
+void prelu_backward(i64 outer, i64 channels, i64 inner, const T* dy, const T* x, const T* slope,
+                    T* dx, T* dslope);
+
+template <class T>
+void layer_norm_forward(const LayerNormParams&, const T* x, const T* residual, const T* weight,
+                        const T* bias, T* sum, T* y, T* stats);
+template <class T>
+void layer_norm_backward(const LayerNormParams&, const T* dy, const T* x, const T* weight,
+                         const T* stats, T* dx, T* dw, T* db);
+template <class T>
+void group_norm_forward(const GroupNormParams&, const T* x, const T* weight, const T* bias, T* y,
+                        T* stats);
+template <class T>
+void group_norm_backward(const GroupNormParams&, const T* dy, const T* x, const T* weight,
+                         const T* stats, T* dx, T* dw, T* db);
+template <class T>
+void batch_norm_stats(const BatchNormParams&, const T* x, T* mean, T* low, T* variance);
+template <class T>
+void batch_norm_apply(const BatchNormParams&, const T* x, const T* stats, const T* weight,
+                      const T* bias, T* y);
+template <class T>
+void batch_norm_backward(const BatchNormParams&, const T* dy, const T* x, const T* y,
+                         const T* stats, const T* weight, T* dx, T* dw, T* db);
+
+template <class T>
+void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* y);
+template <class T>
+void embedding_backward(i64 rows, i64 width, const i64* starts, const i64* order, const T* dy,
+                        const T* scale, T* dtable);
+template <class T>
+void rotary(const RotaryParams&, const T* x, const T* cos, const T* sin, const i64* rows, T* y);
+
+template <class T>
+void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
+template <class T>
+void log_softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
+template <class T>
+void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
+template <class T>
+void softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
+template <class T>
+void cross_entropy_forward(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
+template <class T>
+void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+
+template <class T>
+void sgd_step(const SgdParams<T>&);
+template <class T>
+void adam_step(const AdamParams<T>&);
+template <class T>
+void rmsprop_step(const RmspropParams<T>&);
+template <class T>
+void adagrad_step(const AdagradParams<T>&);
 
 }  // namespace fusednn::cuda
 

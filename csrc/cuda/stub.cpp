@@ -1,6 +1,9 @@
 // Built instead of csrc/cuda/*.cu where there is no CUDA compiler.
 #include "core/errors.h"
 #include "cuda/device.h"
+#include "cuda/embedding/places.h"
+#include "cuda/ids.h"
+#include "cuda/norm/running.h"
 
 namespace fusednn::cuda {
 
@@ -39,6 +42,30 @@ template <>
 const KernelTable<double>& table<double>() {
     throw DeviceError(status());
 }
+
+i64 first_outside(i64, const i64*, i64, const i64*, i64*) {
+    throw DeviceError(status());
+}
+
+void embedding_keys(i64, i64, i64, const i64*, i64*) {
+    throw DeviceError(status());
+}
+
+template <class T>
+void embedding_starts(i64, i64, const i64*, const i64*, i64*, T*) {
+    throw DeviceError(status());
+}
+template void embedding_starts<float>(i64, i64, const i64*, const i64*, i64*, float*);
+template void embedding_starts<double>(i64, i64, const i64*, const i64*, i64*, double*);
+
+template <class T>
+void batch_norm_running(const BatchNormParams&, const T*, T*, T*, double, double, T*) {
+    throw DeviceError(status());
+}
+template void batch_norm_running<float>(const BatchNormParams&, const float*, float*, float*,
+                                        double, double, float*);
+template void batch_norm_running<double>(const BatchNormParams&, const double*, double*, double*,
+                                         double, double, double*);
 
 Scope::Scope(const char*, int, std::uintptr_t) {
     throw DeviceError(status());

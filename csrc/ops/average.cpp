@@ -184,10 +184,14 @@ void check_positions(const char* op, const i64* indices, const Shape& shape, i64
     const i64 count = checked_size(op, shape);
     for (i64 i = 0; i < count; ++i) {
         if (indices[i] >= 0 && indices[i] < size) continue;
-        throw Error(std::string(op) + ": indices value " + std::to_string(indices[i]) +
-                    index_text(shape, i) + " is out of bounds for planes of " +
-                    std::to_string(size) + " elements");
+        refuse_position(op, indices[i], shape, i, size);
     }
+}
+
+void refuse_position(const char* op, i64 index, const Shape& shape, i64 at, i64 size) {
+    throw Error(std::string(op) + ": indices value " + std::to_string(index) +
+                index_text(shape, at) + " is out of bounds for planes of " + std::to_string(size) +
+                " elements");
 }
 
 }  // namespace fusednn::ops

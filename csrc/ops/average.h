@@ -33,5 +33,7 @@ void check_planes(const char* op, int spatial, const Shape& input, const Shape& 
 
 // Positions must lie in a plane of `size`.
 void check_positions(const char* op, const i64* indices, const Shape& shape, i64 size);
+// The error for the one at `at` that does not.
+[[noreturn]] void refuse_position(const char* op, i64 index, const Shape& shape, i64 at, i64 size);
 
 }  // namespace fusednn::ops

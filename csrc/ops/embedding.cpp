@@ -9,11 +9,15 @@ void check_ids(const char* op, const char* argument, const i64* ids, const Shape
     const i64 count = checked_size(op, shape);
     for (i64 i = 0; i < count; ++i) {
         if (ids[i] >= 0 && ids[i] < rows) continue;
-        const std::string value =
-            is_unsigned ? std::to_string(std::uint64_t(ids[i])) : std::to_string(ids[i]);
-        throw Error(std::string(op) + ": " + argument + " value " + value + index_text(shape, i) +
-                    " is out of bounds for the " + std::to_string(rows) + " rows of " + where);
+        refuse_id(op, argument, ids[i], shape, i, rows, where, is_unsigned);
     }
+}
+
+void refuse_id(const char* op, const char* argument, i64 id, const Shape& shape, i64 at, i64 rows,
+               const std::string& where, bool is_unsigned) {
+    const std::string value = is_unsigned ? std::to_string(std::uint64_t(id)) : std::to_string(id);
+    throw Error(std::string(op) + ": " + argument + " value " + value + index_text(shape, at) +
+                " is out of bounds for the " + std::to_string(rows) + " rows of " + where);
 }
 
 void check_table(const char* op, const Shape& table) {

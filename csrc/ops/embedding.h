@@ -7,6 +7,9 @@ namespace fusednn::ops {
 // Every id must name one of `rows`; the error names the first that does not, and where it stands.
 void check_ids(const char* op, const char* argument, const i64* ids, const Shape& shape, i64 rows,
                const std::string& where, bool is_unsigned);
+// That error, of the id at place `at`.
+[[noreturn]] void refuse_id(const char* op, const char* argument, i64 id, const Shape& shape,
+                            i64 at, i64 rows, const std::string& where, bool is_unsigned);
 
 // A table of embeddings has two axes.
 void check_table(const char* op, const Shape& table);

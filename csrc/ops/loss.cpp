@@ -41,13 +41,19 @@ void check_targets(const char* op, const i64* target, const Shape& positions, i6
     for (i64 i = 0; i < count; ++i) {
         const bool beyond = is_unsigned && target[i] < 0;
         const bool valid = target[i] == ignore_index || (target[i] >= 0 && target[i] < classes);
-        if (valid && !beyond) continue;
-        const std::string value =
-            beyond ? std::to_string(std::uint64_t(target[i])) : std::to_string(target[i]);
-        throw Error(std::string(op) + ": target value " + value + index_text(positions, i) +
-                    " is out of bounds for " + std::to_string(classes) + " classes (ignore_index " +
-                    std::to_string(ignore_index) + ")");
+        if (!valid || beyond) {
+            refuse_target(op, target[i], positions, i, classes, ignore_index, is_unsigned);
+        }
     }
+}
+
+void refuse_target(const char* op, i64 target, const Shape& positions, i64 at, i64 classes,
+                   i64 ignore_index, bool is_unsigned) {
+    const std::string value =
+        is_unsigned ? std::to_string(std::uint64_t(target)) : std::to_string(target);
+    throw Error(std::string(op) + ": target value " + value + index_text(positions, at) +
+                " is out of bounds for " + std::to_string(classes) + " classes (ignore_index " +
+                std::to_string(ignore_index) + ")");
 }
 
 void check_label_smoothing(const char* op, double label_smoothing, bool input_is_log_prob) {

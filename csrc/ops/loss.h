@@ -22,6 +22,9 @@ CrossEntropyShapes cross_entropy_shapes(const char* op, const Shape& input, cons
 // is_unsigned: they come from unsigned integers, and a negative one is really beyond 2^63.
 void check_targets(const char* op, const i64* target, const Shape& positions, i64 classes,
                    i64 ignore_index, bool is_unsigned);
+// That error, of the target at position `at`.
+[[noreturn]] void refuse_target(const char* op, i64 target, const Shape& positions, i64 at,
+                                i64 classes, i64 ignore_index, bool is_unsigned);
 
 // In [0, 1], and 0 for nll_loss, which has no probabilities to smooth.
 void check_label_smoothing(const char* op, double label_smoothing, bool input_is_log_prob);

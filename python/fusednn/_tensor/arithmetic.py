@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import add, multiply, ndarray, subtract
 
+from .device import as_cupy, check_device, is_array, moved, namespace, on_gpu
 from .sums import sum_over
 from .tape import (
     Array,
@@ -48,9 +49,14 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
         return operand(self, float(value) if isinstance(value, float) else int(value), op)
     elif isinstance(other, ndarray):
         array = other
+    elif on_gpu(other):
+        array = as_cupy(other)
     else:
         return NotImplemented
-    dtype, own = array.dtype, self._data.dtype
+    data = self._data
+    if type(array) is not ndarray or type(data) is not ndarray:
+        check_device(op, "input", data, "other", array)
+    dtype, own = array.dtype, data.dtype
     if dtype is not own:
         check_same_kind(op, own, dtype)
     return array
@@ -146,7 +152,7 @@ def _floordiv_backward(node: Node, grad: Any) -> Gradients:
     # Constant almost everywhere.
     shapes = node.saved
     return [
-        None if edge is None else np.zeros(shape, grad.dtype)
+        None if edge is None else namespace(grad).zeros(shape, grad.dtype)
         for edge, shape in zip(node.edges, shapes, strict=True)
     ]
 
@@ -191,7 +197,9 @@ def record_both(data: Any, backward: Any, x: Any, y: Any) -> Tensor:
 
 def _scalar(value: Any, like: TensorBase) -> Any:
     # For backward functions that call methods of arrays on both operands.
-    return value if isinstance(value, (TensorBase, ndarray)) else like._data.dtype.type(value)
+    return (
+        value if isinstance(value, TensorBase) or is_array(value) else like._data.dtype.type(value)
+    )
 
 
 def _divisor(self: TensorBase, other: Any, op: str) -> Any:
@@ -221,7 +229,8 @@ def _abs_backward(node: Node, grad: Any) -> Gradients:
 
 
 def _to_backward(node: Node, grad: Any) -> Gradients:
-    return (grad.astype(node.saved[0].type),)
+    dtype, device = node.saved
+    return (moved("to", grad, device).astype(dtype.type),)
 
 
 def _clone_backward(node: Node, grad: Any) -> Gradients:

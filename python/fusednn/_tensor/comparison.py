@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy import ndarray
 
 from .arithmetic import operand
+from .device import is_array
 from .tape import Operand, TensorBase, raw, wrap
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def _bits(op: str, value: Any) -> Any:
     data = raw(value)
     if isinstance(data, (bool, int)):
         return data
-    if not isinstance(data, (ndarray, np.generic)):
+    if not (isinstance(data, np.generic) or is_array(data)):
         return NotImplemented
     if data.dtype.kind not in "biu":
         raise TypeError(f"{op}: an operand has dtype {data.dtype}, expected booleans or integers")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import random
+from .device import as_array, as_cupy, device_of, is_array, making, moved, on_gpu
 from .shape import _sizes
 from .tape import SHARED, Array, TensorBase, raw, wrap
 from .tensor import Tensor, supported_dtype
@@ -22,6 +23,8 @@ def _first_leaf(value: Any) -> Any:
 def _to_array(op: str, value: Any, dtype: Any) -> Array:
     if isinstance(value, TensorBase):
         value = value._data
+    if on_gpu(value):
+        return _gpu_copy(op, value, dtype)  # type: ignore[no-any-return]
     if isinstance(value, (list, tuple)):
         # Rows that are tensors: their arrays, not their elements one by one.
         value = [item._data if isinstance(item, TensorBase) else item for item in value]
@@ -41,17 +44,28 @@ def _to_array(op: str, value: Any, dtype: Any) -> Array:
     return array.astype(wanted)
 
 
-def tensor(data: Any, requires_grad: bool = False, *, dtype: Any = None) -> Tensor:
+def _gpu_copy(op: str, value: Any, dtype: Any) -> Any:
+    array = as_cupy(value)
+    wanted = supported_dtype(op, array.dtype if dtype is None else np.dtype(dtype))
+    with making(op, device_of(array)) as cupy:
+        return cupy.array(array, wanted)
+
+
+def tensor(
+    data: Any, requires_grad: bool = False, *, dtype: Any = None, device: str | None = None
+) -> Tensor:
     """A new Tensor with a copy of `data`: an array, a Tensor, a number or nested lists.
 
     Arrays keep their dtype (float32, float64, integers or bool); Python floats become float32.
-    TypeError for other dtypes, and for requires_grad on what is not a float.
+    TypeError for other dtypes, and for requires_grad on what is not a float. device is "cpu",
+    "cuda" or "cuda:N"; without it an array on a GPU is copied there, and all else on the CPU.
 
     >>> import fusednn as fn
     >>> fn.tensor([[1.0, 2.5]], requires_grad=True)
     tensor([[1.0000, 2.5000]], requires_grad=True)
     """
-    out = wrap(_to_array("tensor", data, dtype))
+    array = _to_array("tensor", data, dtype)
+    out = wrap(array if device is None else moved("tensor", array, device))
     if requires_grad:
         out.requires_grad = True
     return out
@@ -80,7 +94,8 @@ def from_numpy(array: Array) -> Tensor:
 
 
 def from_dlpack(source: Any) -> Tensor:
-    """A Tensor that shares the memory of another library's CPU array (DLPack), read-only too.
+    """A Tensor that shares the memory of another library's array (DLPack), read-only too; of one
+    on a GPU as well.
 
     >>> import numpy as np, fusednn as fn
     >>> fn.from_dlpack(np.arange(3.0))
@@ -90,6 +105,8 @@ def from_dlpack(source: Any) -> Tensor:
         return source.detach()  # type: ignore[attr-defined, no-any-return]
     if not hasattr(source, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(source).__name__} has no __dlpack__")
+    if on_gpu(source):
+        return from_gpu("from_dlpack", source)
     try:
         array = np.from_dlpack(source)
     except RuntimeError as error:  # a dtype or device that NumPy lacks
@@ -98,15 +115,27 @@ def from_dlpack(source: Any) -> Tensor:
     return from_numpy(array)
 
 
+def from_gpu(op: str, source: Any) -> Tensor:
+    """A Tensor that shares an array on a GPU."""
+    array = as_cupy(source)
+    supported_dtype(op, array.dtype)
+    out = wrap(array)
+    out._memory[1] = SHARED
+    return out
+
+
 # ---- filled --------------------------------------------------------------------------------------
 
 
-def _filled(op: str, make: Any, size: Any, dtype: Any, requires_grad: bool) -> Tensor:
-    """make(shape, dtype) as a tensor; a dtype of None is float32."""
+def _filled(
+    op: str, make: Any, size: Any, dtype: Any, requires_grad: bool, device: str | None
+) -> Tensor:
+    """make(namespace, shape, dtype) as a tensor; a dtype of None is float32."""
     sizes = _sizes(op, size)
     wanted = supported_dtype(op, np.dtype(np.float32 if dtype is None else dtype))
     try:
-        array = make(sizes, wanted)
+        with making(op, device) as xp:
+            array = make(xp, sizes, wanted)
     except (ValueError, MemoryError) as error:
         raise ValueError(f"{op}: shape {sizes}: {error}") from None
     out = wrap(array)
@@ -115,27 +144,38 @@ def _filled(op: str, make: Any, size: Any, dtype: Any, requires_grad: bool) -> T
     return out
 
 
-def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *size: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
     """Zeros of a shape: zeros(2, 3) or zeros((2, 3)); float32 unless dtype says otherwise.
 
     >>> import fusednn as fn
     >>> fn.zeros(2)
     tensor([0., 0.])
     """
-    return _filled("zeros", np.zeros, size, dtype, requires_grad)
+    return _filled("zeros", lambda xp, s, t: xp.zeros(s, t), size, dtype, requires_grad, device)
 
 
-def ones(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def ones(
+    *size: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
     """Ones of a shape; float32 unless dtype says otherwise.
 
     >>> import fusednn as fn
     >>> fn.ones(2)
     tensor([1., 1.])
     """
-    return _filled("ones", np.ones, size, dtype, requires_grad)
+    return _filled("ones", lambda xp, s, t: xp.ones(s, t), size, dtype, requires_grad, device)
 
 
-def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def full(
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: str | None = None,
+) -> Tensor:
     """One number everywhere; float32 for a Python float, int64 for an int.
 
     >>> import fusednn as fn
@@ -143,42 +183,56 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
     tensor([0.5000, 0.5000])
     """
     if dtype is None and type(fill_value) is not float:
-        dtype = np.asarray(raw(fill_value)).dtype
+        dtype = as_array(raw(fill_value)).dtype
     size = size if isinstance(size, (tuple, list)) else (size,)
     number = raw(fill_value)
-    return _filled("full", lambda s, t: np.full(s, number, t), size, dtype, requires_grad)
+    return _filled(
+        "full", lambda xp, s, t: xp.full(s, number, t), size, dtype, requires_grad, device
+    )
 
 
-def zeros_like(input: Tensor | Array, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    """Zeros of input's shape, and its dtype unless given.
+def zeros_like(
+    input: Tensor | Array,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: str | None = None,
+) -> Tensor:
+    """Zeros of input's shape, and its dtype and device unless given.
 
     >>> import fusednn as fn
     >>> fn.zeros_like(fn.ones(2))
     tensor([0., 0.])
     """
-    shape, own = _like("zeros_like", input)
-    return zeros(shape, dtype=dtype or own, requires_grad=requires_grad)
+    shape, own, place = _like("zeros_like", input)
+    return zeros(shape, dtype=dtype or own, requires_grad=requires_grad, device=device or place)
 
 
-def ones_like(input: Tensor | Array, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    """Ones of input's shape, and its dtype unless given.
+def ones_like(
+    input: Tensor | Array,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: str | None = None,
+) -> Tensor:
+    """Ones of input's shape, and its dtype and device unless given.
 
     >>> import fusednn as fn
     >>> fn.ones_like(fn.zeros(2))
     tensor([1., 1.])
     """
-    shape, own = _like("ones_like", input)
-    return ones(shape, dtype=dtype or own, requires_grad=requires_grad)
+    shape, own, place = _like("ones_like", input)
+    return ones(shape, dtype=dtype or own, requires_grad=requires_grad, device=device or place)
 
 
-def _like(op: str, input: Any) -> tuple[tuple[int, ...], Any]:
+def _like(op: str, input: Any) -> tuple[tuple[int, ...], Any, str]:
     array = raw(input)
-    if not isinstance(array, ndarray):
+    if not is_array(array):
         raise TypeError(f"{op}: input must be a Tensor or an array, got {type(array).__name__}")
-    return array.shape, array.dtype
+    return array.shape, array.dtype, device_of(array)
 
 
-def arange(*bounds: Any, dtype: Any = None) -> Tensor:
+def arange(*bounds: Any, dtype: Any = None, device: str | None = None) -> Tensor:
     """start, start + step, ... below end: arange(end) or arange(start, end[, step]).
 
     int64 if all are ints, else float32.
@@ -193,39 +247,48 @@ def arange(*bounds: Any, dtype: Any = None) -> Tensor:
         raise ValueError("arange: step is 0")
     if dtype is None:
         dtype = np.int64 if all(isinstance(bound, int) for bound in bounds) else np.float32
-    return wrap(np.arange(*bounds, dtype=supported_dtype("arange", np.dtype(dtype))))
+    wanted = supported_dtype("arange", np.dtype(dtype))
+    with making("arange", device) as xp:
+        return wrap(xp.arange(*bounds, dtype=wanted))
 
 
 # ---- random --------------------------------------------------------------------------------------
 
 
-def _random(op: str, draw: str, size: Any, dtype: Any, requires_grad: bool) -> Tensor:
+def _random(
+    op: str, draw: str, size: Any, dtype: Any, requires_grad: bool, device: str | None
+) -> Tensor:
     wanted = np.dtype(np.float32 if dtype is None else dtype)
     if wanted.char not in "fd":
         raise TypeError(f"{op}: dtype {wanted}, expected float32 or float64")
     generator = random.next_generator()
 
-    def make(sizes: tuple[int, ...], wanted: Any) -> Array:
-        return np.asarray(getattr(generator, draw)(sizes, wanted.type))
+    def make(xp: Any, sizes: tuple[int, ...], wanted: Any) -> Array:
+        # Drawn on the CPU: the same bits on every device.
+        return xp.asarray(getattr(generator, draw)(sizes, wanted.type))  # type: ignore[no-any-return]
 
-    return _filled(op, make, size, wanted, requires_grad)
+    return _filled(op, make, size, wanted, requires_grad, device)
 
 
-def rand(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def rand(
+    *size: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
     """Uniform values in [0, 1), from the generator of `manual_seed`; float32 or float64.
 
     >>> import fusednn as fn
     >>> fn.rand(2, 3).shape
     (2, 3)
     """
-    return _random("rand", "random", size, dtype, requires_grad)
+    return _random("rand", "random", size, dtype, requires_grad, device)
 
 
-def randn(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def randn(
+    *size: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
     """Standard normal values, from the generator of `manual_seed`; float32 or float64.
 
     >>> import fusednn as fn
     >>> fn.randn(2, 3).shape
     (2, 3)
     """
-    return _random("randn", "standard_normal", size, dtype, requires_grad)
+    return _random("randn", "standard_normal", size, dtype, requires_grad, device)

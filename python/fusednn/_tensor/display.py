@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .device import host
+
 if TYPE_CHECKING:
     from .tensor import Tensor
 
@@ -14,7 +16,7 @@ _PLAIN = {"float32", "int64", "bool"}  # dtypes that the text need not name
 
 def represent(tensor: Tensor, head: str = "tensor") -> str:
     """`tensor([1., 2.], requires_grad=True)`: values to four digits, then what is not usual."""
-    data = tensor._data
+    data = host(tensor._data)
     finite = data[np.isfinite(data)] if data.dtype.kind == "f" else data
     whole = data.dtype.kind != "f" or bool((finite == np.trunc(finite)).all())
     large = data.dtype.kind == "f" and finite.size > 0 and bool((abs(finite) >= 1e8).any())
@@ -35,4 +37,6 @@ def represent(tensor: Tensor, head: str = "tensor") -> str:
         notes.append(f"grad_fn={tensor._node!r}")
     elif tensor._requires_grad and head == "tensor":
         notes.append("requires_grad=True")
+    if data is not tensor._data:
+        notes.append(f"device={tensor.device!r}")
     return f"{', '.join([prefix + values, *notes])})"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
-from .reduction import Dim, _axes, _kept_shape, add, maximum, minimum, only_none
+from .device import as_array, namespace, on_gpu
+from .reduction import Dim, _axes, _kept_shape, add, maximum, minimum, only_none, reduce
 from .tape import Gradients, Node, TensorBase, record, wrap
 
 if TYPE_CHECKING:
@@ -28,14 +30,18 @@ def _shared_extremum_backward(node: Node, grad: Any) -> Gradients:
     if np.isnan(out).any():
         chosen |= np.isnan(x) & np.isnan(out)
     ties = add.reduce(chosen, axis=axes, keepdims=True, dtype=x.dtype.type)
-    return (chosen * (np.asarray(grad).reshape(shape) / ties),)
+    return (chosen * (as_array(grad).reshape(shape) / ties),)
 
 
 def _picked_extremum_backward(node: Node, grad: Any) -> Gradients:
     indices, axis, shape, keepdim = node.saved
-    full = np.zeros(shape, grad.dtype)
     if not keepdim:
         indices, grad = np.expand_dims(indices, axis), np.expand_dims(grad, axis)
+    if type(grad) is not ndarray and on_gpu(grad):
+        count = namespace(grad).arange(shape[axis])
+        places = count.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        return (np.where(places == indices, grad, grad.dtype.type(0)),)
+    full = np.zeros(shape, grad.dtype)
     np.put_along_axis(full, indices, grad, axis)
     return (full,)
 
@@ -67,7 +73,7 @@ class Extrema(TensorBase):
         data = self._data
         axes = _axes(op, dim, axis, data.ndim)
         self._not_empty(op, axes)
-        out = np.asarray(function.reduce(data, axis=axes, keepdims=keepdim))
+        out = as_array(reduce(function, op.removeprefix("a"), data, axes, keepdim))
         return record(out, _shared_extremum_backward, (self,), (self,), (axes,), keep_output=True)
 
     def max(

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
+from .. import _core
 from .arithmetic import operand, unbroadcast
+from .device import as_array, beside, check_device, is_array, may_share, namespace, on_gpu
 from .inplace import InPlace
 from .reduction import normalized_axis
 from .tape import (
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 
-def _plain(index: Any) -> tuple[tuple[Any, ...], bool]:
+def _plain(index: Any, data: Array) -> tuple[tuple[Any, ...], bool]:
     """The index as a tuple that NumPy understands, and whether it is a basic one (a view)."""
     items = index if type(index) is tuple else (index,)
     basic = True
@@ -47,7 +49,9 @@ def _plain(index: Any) -> tuple[tuple[Any, ...], bool]:
         basic = False
         if isinstance(item, TensorBase):
             item = item._data
-        array = item if isinstance(item, ndarray) else np.asarray(item)
+        array = item if is_array(item) else beside(np.asarray(item), data)
+        if type(array) is not ndarray or type(data) is not ndarray:
+            check_device("indexing", "an index", array, "the tensor", data)
         if array.dtype.kind not in "iub":
             if array.size or array.dtype.kind != "f":
                 raise TypeError(
@@ -72,21 +76,27 @@ def _slice_backward(node: Node, grad: Any) -> Gradients:
 
 def _gather_backward(node: Node, grad: Any) -> Gradients:
     index, shape = node.saved
-    return (scatter_add(index, np.asarray(grad), shape),)
+    return (scatter_add(index, as_array(grad), shape),)
 
 
-def scatter_add(index: tuple[Any, ...], grad: Array, shape: tuple[int, ...]) -> Array:
+def scatter_add(index: tuple[Any, ...], grad: Any, shape: tuple[int, ...]) -> Any:
     """Zeros of `shape` plus grad at x[index], where positions may repeat.
 
     Faster than np.add.at, and sums in float64.
     """
-    full = np.zeros(shape, grad.dtype)
-    arrays = [item for item in index if isinstance(item, ndarray)]
+    full = namespace(grad).zeros(shape, grad.dtype)
+    arrays = [item for item in index if is_array(item)]
     if all(item.dtype.kind == "b" for item in arrays):
         full[index] = grad  # a mask picks each position once
         return full
     if not grad.size:
         return full
+    if type(grad) is not ndarray and on_gpu(grad):
+        # Each position gathers its gradients, in their order: no atomic additions.
+        places = namespace(grad).arange(full.size).reshape(shape)[index].ravel()
+        columns = namespace(grad).ascontiguousarray(grad).reshape(-1, 1)
+        sums = _core.embedding_backward(columns, places, full.size, -1, False)
+        return sums.reshape(shape)
     if len(index) == 1 and arrays[0].size and shape[0]:
         return _add_rows(full, arrays[0], grad)
     positions = np.arange(full.size).reshape(shape)[index]
@@ -114,7 +124,7 @@ def _setitem_backward(node: Node, grad: Any) -> Gradients:
         grad_target = grad.copy()
         grad_target[index] = 0
     if value is not None:
-        part = np.asarray(grad[index])
+        part = as_array(grad[index])
         # A value may have axes of size 1 in front that the part has not.
         extra = max(len(value_shape) - part.ndim, 0)
         grad_value = unbroadcast(part, value_shape[extra:]).reshape(value_shape)
@@ -127,8 +137,8 @@ class Indexing(InPlace):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Tensor:
-        items, basic = _plain(index)
         data = self._data
+        items, basic = _plain(index, data)
         try:
             out = data[_view_index(items)] if basic else data[items]
         except IndexError as error:
@@ -139,7 +149,7 @@ class Indexing(InPlace):
         return record(out, _gather_backward, (self,), (), (items, data.shape))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        items, _ = _plain(index)
+        items, _ = _plain(index, self._data)
         new = operand(self, value, "setitem")
         if new is NotImplemented:
             raise TypeError(
@@ -149,7 +159,7 @@ class Indexing(InPlace):
         if tracked:
             # Repeated positions keep one value, and one gradient; which one NumPy does not say.
             self._check_unique("setitem", items)
-        if isinstance(new, ndarray) and np.may_share_memory(new, self._data):
+        if is_array(new) and may_share(new, self._data):
             new = new.copy()
         recorded = None
         if tracked:
@@ -163,9 +173,11 @@ class Indexing(InPlace):
         self._written(recorded)
 
     def _check_unique(self, op: str, items: tuple[Any, ...]) -> None:
-        if not any(isinstance(item, ndarray) and item.dtype.kind != "b" for item in items):
+        if not any(is_array(item) and item.dtype.kind != "b" for item in items):
             return
-        positions = np.arange(self._data.size).reshape(self._data.shape)[items].ravel()
+        positions = (
+            namespace(self._data).arange(self._data.size).reshape(self._data.shape)[items].ravel()
+        )
         if np.unique(positions).size != positions.size:
             raise ValueError(f"{op}: the index names a position twice, so gradients are undefined")
 
@@ -196,5 +208,5 @@ class Indexing(InPlace):
                 f"gather: index has {positions.ndim} axes, expected {self._data.ndim} as input"
             )
         axis = normalized_axis("gather", dim, self._data.ndim)
-        grids = np.ogrid[tuple(slice(n) for n in positions.shape)]
+        grids = namespace(positions).ogrid[tuple(slice(n) for n in positions.shape)]
         return self[tuple(positions if i == axis else grid for i, grid in enumerate(grids))]

@@ -11,10 +11,10 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy import ndarray
 
 from .. import random
 from .arithmetic import operand, unbroadcast
+from .device import beside, check_device, is_array, is_writable, may_share
 from .mode import grad_enabled
 from .tape import (
     Array,
@@ -54,7 +54,7 @@ class InPlace(TensorBase):
 
     def _check_writable(self, op: str, value_tracked: bool = False) -> bool:
         """Raises if self must not be changed; True if the change has to be recorded."""
-        if not self._data.flags.writeable:
+        if not is_writable(self._data):
             raise ValueError(f"{op}: the tensor shares a read-only array and cannot be changed")
         if not grad_enabled():
             return False
@@ -152,7 +152,7 @@ class InPlace(TensorBase):
     def fill_(self, value: float) -> Tensor:
         """Every element becomes the number `value`."""
         new = operand(self, raw(value), "fill_")
-        if new is NotImplemented or (isinstance(new, ndarray) and new.ndim):
+        if new is NotImplemented or (is_array(new) and new.ndim):
             raise TypeError(f"fill_: value must be a number, got {type(value).__name__}")
         tracked = self._check_writable("fill_")
         recorded = record(self._data, _fill_backward, (self,)) if tracked else None
@@ -167,11 +167,12 @@ class InPlace(TensorBase):
     def copy_(self, source: Tensor | Array) -> Tensor:
         """The elements of `source` (broadcast to self's shape, cast to self's float dtype)."""
         new = raw(source)
-        if not isinstance(new, ndarray):
+        if not is_array(new):
             raise TypeError(
                 f"copy_: source must be a Tensor or an array, got {type(source).__name__}"
             )
         data = self._data
+        check_device("copy_", "source", new, "the tensor", data)
         if new.dtype.kind != data.dtype.kind:
             raise TypeError(f"copy_: source has dtype {new.dtype}, the tensor {data.dtype}")
         if new.shape != data.shape:
@@ -186,7 +187,7 @@ class InPlace(TensorBase):
         if tracked:
             context = (new.shape, new.dtype)
             recorded = record(data, _copy_backward, (self, source), (), context)
-        data[...] = new.copy() if np.may_share_memory(new, data) else new
+        data[...] = new.copy() if may_share(new, data) else new
         self._written(recorded)
         return self  # type: ignore[return-value]
 
@@ -202,7 +203,7 @@ class InPlace(TensorBase):
         if self._data.dtype.kind != "f":
             raise TypeError(f"{op}: the tensor has dtype {self._data.dtype}, expected a float")
         tracked = self._check_writable(op)
-        self._data[...] = draw(random.next_generator(), self._data.shape)
+        self._data[...] = beside(draw(random.next_generator(), self._data.shape), self._data)
         self._written(record(self._data, _fill_backward, (self,)) if tracked else None)
         return self  # type: ignore[return-value]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from .. import _core
 from .arithmetic import unbroadcast
-from .tape import Array, Gradients, Node, TensorBase, as_array, is_array, needs, raw, record
+from .device import as_array, check_device, is_array
+from .tape import Array, Gradients, Node, TensorBase, needs, raw, record
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -59,6 +60,8 @@ def _check(a: Any, b: Any) -> None:
             raise TypeError(f"matmul: {name} has dtype {x.dtype}, expected float32 or float64")
         if x.ndim == 0:
             raise ValueError(f"matmul: {name} has no axes, expected at least 1")
+    if type(a) is not ndarray or type(b) is not ndarray:
+        check_device("matmul", "input", a, "other", b)
     if a.dtype.char != b.dtype.char:
         raise TypeError(
             f"matmul: input has dtype {a.dtype}, other {b.dtype}; nothing is cast silently, "

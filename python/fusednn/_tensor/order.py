@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy import ndarray
 
+from .device import beside, is_array, namespace
 from .pointwise import where
 from .reduction import normalized_axis
 from .tape import Array, TensorBase, raw, wrap
@@ -53,7 +53,9 @@ class Order(TensorBase):
         if not 0 <= k <= size:
             raise ValueError(f"topk: k={k}, expected 0 to {size} for shape {self._data.shape}")
         order = self._order("topk", dim, largest)
-        return self._picked(order.take(range(k), axis) if order.ndim else order, dim)
+        return self._picked(
+            order[(slice(None),) * axis + (slice(k),)] if order.ndim else order, dim
+        )
 
     def _axis(self, op: str, dim: int) -> int:
         return normalized_axis(op, dim, self._data.ndim or 1)
@@ -62,7 +64,7 @@ class Order(TensorBase):
         axis = self._axis(op, dim)
         data = self._data
         if data.ndim == 0:
-            return np.zeros((), np.int64)
+            return namespace(data).zeros((), np.int64)  # type: ignore[no-any-return]
         if not descending:
             return np.argsort(data, axis, kind="stable")
         # Stable in falling order: the reverse of the rising order of the reverse.
@@ -89,7 +91,7 @@ class Order(TensorBase):
         shape = self._data.shape
         if len(shape) < 2:
             raise ValueError(f"{op}: expected 2 axes or more, got shape {shape}")
-        kept = mask(shape[-2], shape[-1], diagonal, np.bool_)
+        kept = beside(mask(shape[-2], shape[-1], diagonal, np.bool_), self._data)
         zero = False if self._data.dtype.kind == "b" else 0
         return where(kept, self, zero)  # type: ignore[no-any-return]
 
@@ -100,7 +102,7 @@ class Order(TensorBase):
     def masked_select(self, mask: Tensor | Array) -> Tensor:
         """The elements where the boolean `mask` is True, along one axis; both broadcast."""
         chosen = raw(mask)
-        if not isinstance(chosen, ndarray) or chosen.dtype.kind != "b":
+        if not is_array(chosen) or chosen.dtype.kind != "b":
             raise TypeError("masked_select: mask must be a boolean Tensor or array")
         try:
             shape = np.broadcast_shapes(self._data.shape, chosen.shape)

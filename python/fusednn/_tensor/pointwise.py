@@ -17,6 +17,7 @@ from .arithmetic import (
     shape_of,
     unbroadcast,
 )
+from .device import check_device, is_array, namespace
 from .tape import Array, Gradients, Node, TensorBase, raw, record, wrap
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _round_backward(node: Node, grad: Any) -> Gradients:
 
 def _clamp_backward(node: Node, grad: Any) -> Gradients:
     x, low, high = node.saved
-    inside = np.ones(x.shape, bool)
+    inside = namespace(x).ones(x.shape, bool)
     if low is not None:
         inside &= x >= low
     if high is not None:
@@ -169,7 +170,7 @@ class Pointwise(Arithmetic):
         bounds = []
         for name, bound in (("min", min), ("max", max)):
             value = None if bound is None else operand(self, bound, "clamp")
-            if value is NotImplemented or isinstance(value, ndarray):
+            if value is NotImplemented or is_array(value):
                 raise TypeError(f"clamp: {name} must be a number, got {type(bound).__name__}")
             bounds.append(value)
         data = self._data if bounds[0] is None else np.maximum(self._data, bounds[0])
@@ -205,7 +206,7 @@ class Pointwise(Arithmetic):
     def masked_fill(self, mask: Tensor | Array, value: float) -> Tensor:
         """A copy with `value` where the boolean `mask` (broadcast to self's shape) is True."""
         chosen = raw(mask)
-        if not isinstance(chosen, ndarray) or chosen.dtype.kind != "b":
+        if not is_array(chosen) or chosen.dtype.kind != "b":
             raise TypeError("masked_fill: mask must be a boolean Tensor or array")
         return where(~chosen, self, value)  # type: ignore[no-any-return]
 
@@ -299,6 +300,9 @@ def where(condition: Any, input: Any, other: Any) -> Any:
         x, y = _pair("where", input, other)
         if x is NotImplemented or y is NotImplemented:
             raise TypeError("where: expected Tensors, arrays or numbers")
+        for other_name, one in (("input", x), ("other", y)):
+            if is_array(one) and (type(one) is not ndarray or type(chosen) is not ndarray):
+                check_device("where", "condition", chosen, other_name, one)
         inputs = (input, other)
         shapes = (shape_of(input), shape_of(other))
         return record(np.where(chosen, x, y), _where_backward, inputs, (condition,), shapes)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from .arithmetic import floating
+from .device import as_array, beside, host, namespace, on_gpu
 from .sums import running_sum, sum_over
 from .tape import Array, Gradients, Node, TensorBase, record, wrap
 
@@ -83,6 +84,9 @@ _SMALL = 4096
 
 def spread(grad: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     """grad of a reduction over `axes` in the input's shape; mostly a stride-0 view."""
+    if type(grad) is not ndarray and on_gpu(grad):
+        kept = grad.reshape(_kept_shape(shape, axes))
+        return np.broadcast_to(kept, shape).copy()
     if len(axes) == len(shape) and math.prod(shape) <= _SMALL:
         out: Array = np.empty(shape, grad.dtype)
         out[...] = grad
@@ -106,21 +110,36 @@ def _mean_backward(node: Node, grad: Any) -> Gradients:
 
 def _var_backward(node: Node, grad: Any) -> Gradients:
     deviations, axes, divisor = node.saved
-    scale = np.asarray(grad * (2 / divisor) if divisor > 0 else grad * math.nan)
+    scale = as_array(grad * (2 / divisor) if divisor > 0 else grad * math.nan)
     return (deviations * scale.reshape(_kept_shape(deviations.shape, axes)),)
 
 
 def _std_backward(node: Node, grad: Any) -> Gradients:
     deviations, axes, divisor, out = node.saved
     # A constant sample has slope 0, not 0 / 0.
-    slope = np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
+    slope = _ratio(grad, out)
     scale = slope * (1 / divisor) if divisor > 0 else slope * math.nan
     return (deviations * scale.reshape(_kept_shape(deviations.shape, axes)),)
 
 
+def _ratio(grad: Any, out: Any) -> Any:
+    """grad / out, 0 where out is 0."""
+    if type(out) is ndarray:
+        return np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
+    one = out.dtype.type(1)
+    return np.where(out != 0, grad / np.where(out != 0, out, one), out.dtype.type(0))
+
+
+def reduce(function: Any, name: str, data: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """function.reduce; where that is NumPy's alone, the method `name` of the array."""
+    if type(data) is ndarray:
+        return function.reduce(data, axis=axes, keepdims=keepdims)
+    return as_array(getattr(data, name)(axis=axes, keepdims=keepdims))
+
+
 def _norm_backward(node: Node, grad: Any) -> Gradients:
     x, axes, out = node.saved
-    slope = np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
+    slope = _ratio(grad, out)
     return (x * slope.reshape(_kept_shape(x.shape, axes)),)
 
 
@@ -129,7 +148,7 @@ def _logsumexp_backward(node: Node, grad: Any) -> Gradients:
     shape = _kept_shape(x.shape, axes)
     with np.errstate(invalid="ignore"):  # inf - inf, whose share is not known
         share = np.exp(x - out.reshape(shape))
-    return (share * np.asarray(grad).reshape(shape),)
+    return (share * as_array(grad).reshape(shape),)
 
 
 def _prod_backward(node: Node, grad: Any) -> Gradients:
@@ -138,12 +157,12 @@ def _prod_backward(node: Node, grad: Any) -> Gradients:
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     turned = x.transpose(*rest, *axes)
     flat = turned.reshape(*(x.shape[i] for i in rest), _count(x.shape, axes))
-    others = np.ones(flat.shape, flat.dtype.newbyteorder("="))
-    multiply.accumulate(flat[..., :-1], axis=-1, out=others[..., 1:])
-    after = multiply.accumulate(flat[..., :0:-1], axis=-1)[..., ::-1]
+    others = namespace(x).ones(flat.shape, flat.dtype.newbyteorder("="))
+    others[..., 1:] = flat[..., :-1].cumprod(-1)
+    after = flat[..., :0:-1].cumprod(-1)[..., ::-1]
     others[..., :-1] *= after
-    others *= np.asarray(grad).reshape(*flat.shape[:-1], 1)
-    return (others.reshape(turned.shape).transpose(np.argsort((*rest, *axes))),)
+    others *= as_array(grad).reshape(*flat.shape[:-1], 1)
+    return (others.reshape(turned.shape).transpose([int(i) for i in np.argsort((*rest, *axes))]),)
 
 
 def _cumsum_backward(node: Node, grad: Any) -> Gradients:
@@ -248,7 +267,7 @@ class Reduction(TensorBase):
         axes, deviations, divisor, out = self._variance(
             "std", dim, axis, unbiased, correction, keepdim
         )
-        out = np.asarray(np.sqrt(out))
+        out = as_array(np.sqrt(out))
         context = (deviations, axes, divisor)
         return record(out, _std_backward, (self,), (), context, keep_output=True)
 
@@ -304,7 +323,7 @@ class Reduction(TensorBase):
             return self.__abs__().sum(axes, keepdim)  # type: ignore[attr-defined, no-any-return]
         if p != 2:
             raise ValueError(f"norm: p={p}, expected 1, 2 or inf")
-        out = np.asarray(np.sqrt(sum_over(data * data, axes, keepdim)))
+        out = as_array(np.sqrt(sum_over(data * data, axes, keepdim)))
         return record(out, _norm_backward, (self,), (self,), (axes,), keep_output=True)
 
     def logsumexp(
@@ -323,7 +342,11 @@ class Reduction(TensorBase):
         """
         data = floating(self, "logsumexp")
         axes = _axes("logsumexp", dim, axis, data.ndim)
-        top = maximum.reduce(data, axis=axes, keepdims=True, initial=-math.inf)
+        if type(data) is ndarray or not data.size:
+            top = maximum.reduce(host(data), axis=axes, keepdims=True, initial=-math.inf)
+            top = beside(top, data)
+        else:
+            top = data.max(axis=axes, keepdims=True)
         top = np.where(np.isfinite(top), top, data.dtype.type(0))
         with np.errstate(divide="ignore"):
             out = np.log(sum_over(np.exp(data - top), axes, True)) + top
@@ -358,7 +381,7 @@ class Reduction(TensorBase):
         """True where every element over `dim` is true (not 0)."""
         only_none("all", numpys)
         axes = _axes("all", dim, axis, self._data.ndim)
-        return wrap(logical_and.reduce(self._data, axis=axes, keepdims=keepdim or keepdims))
+        return wrap(reduce(logical_and, "all", self._data, axes, keepdim or keepdims))
 
     def any(
         self,
@@ -372,7 +395,7 @@ class Reduction(TensorBase):
         """True where some element over `dim` is true (not 0)."""
         only_none("any", numpys)
         axes = _axes("any", dim, axis, self._data.ndim)
-        return wrap(logical_or.reduce(self._data, axis=axes, keepdims=keepdim or keepdims))
+        return wrap(reduce(logical_or, "any", self._data, axes, keepdim or keepdims))
 
     def cumsum(self, dim: int) -> Tensor:
         """The running sum along dim."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from .arithmetic import _clone_backward, unbroadcast
+from .device import check_device, is_array, on_gpu
 from .reduction import normalized_axis
 from .sums import sum_over
 from .tape import Array, Gradients, Node, TensorBase, raw, record, record_view
@@ -268,6 +269,8 @@ class Shape(TensorBase):
 
 def _owned(data: Array) -> Array:
     """A copy in row-major order and the machine's byte order."""
+    if type(data) is not ndarray and on_gpu(data):
+        return data.copy()
     return np.array(data, data.dtype.newbyteorder("="), order="C")
 
 
@@ -291,9 +294,11 @@ def _joined(op: str, tensors: Any) -> tuple[list[Any], list[Array]]:
         raise ValueError(f"{op}: expected at least one tensor")
     arrays = [raw(part) for part in parts]
     for i, array in enumerate(arrays):
-        if not isinstance(array, ndarray):
+        if not is_array(array):
             kind = type(array).__name__
             raise TypeError(f"{op}: tensors[{i}] must be a Tensor or an array, got {kind}")
+        if type(array) is not ndarray or type(arrays[0]) is not ndarray:
+            check_device(op, "tensors[0]", arrays[0], f"tensors[{i}]", array)
         if array.dtype.newbyteorder("=") != arrays[0].dtype.newbyteorder("="):
             raise TypeError(
                 f"{op}: tensors[0] has dtype {arrays[0].dtype}, tensors[{i}] {array.dtype}; "

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from .tape import Array
 
@@ -21,8 +22,8 @@ _BLOCK = 128  # rows whose naive sum is off by at most so many half units in the
 
 
 def sum_over(data: Array, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """data summed over `axes` (which are >= 0), in data's dtype."""
-    if data.size <= _BLOCK or data.dtype.char != "f":
+    """data summed over `axes` (which are >= 0), in data's dtype; on a GPU sums are trees anyway."""
+    if data.size <= _BLOCK or data.dtype.char != "f" or not isinstance(data, ndarray):
         return add.reduce(data, axis=axes, keepdims=keepdims)
     shape = data.shape
     run, last = 1, len(shape) - 1
@@ -51,6 +52,8 @@ def _blocks(matrix: Array) -> Any:
 
 def running_sum(data: Array, axis: int) -> Any:
     """The sums of the first 1, 2, 3, ... elements along `axis`, added in float64."""
+    if not isinstance(data, ndarray):
+        return data.cumsum(axis, np.float64).astype(data.dtype)
     if data.dtype.char != "f":
         return add.accumulate(data, axis=axis)
     return add.accumulate(data, axis=axis, dtype=np.float64).astype(np.float32)

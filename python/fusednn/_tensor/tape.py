@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numpy import array, asarray, empty, ndarray
+from numpy import array, empty, ndarray
 from numpy.typing import NDArray
 
 from .. import _core
+from .device import as_array, as_cupy, namespace, on_gpu
 from .mode import grad_enabled
 
 if TYPE_CHECKING:
@@ -118,25 +119,6 @@ def register_tensor_type(cls: type[Tensor]) -> None:
 _new = object.__new__
 
 
-def is_array(value: Any) -> TypeGuard[Array]:
-    """Is it NumPy's array, or one on a GPU?"""
-    if isinstance(value, ndarray) or hasattr(value, "__cuda_array_interface__"):
-        return True
-    place = getattr(value, "__dlpack_device__", None)
-    return place is not None and int(place()[0]) in _DLPACK_CUDA
-
-
-# Device memory, and memory that a GPU and the CPU share.
-_DLPACK_CUDA = (2, 13)
-
-
-def as_array(data: Any) -> Any:
-    """An array as it is; what NumPy made a number of, as an array again."""
-    if type(data) is ndarray or hasattr(data, "__cuda_array_interface__"):
-        return data
-    return asarray(data)
-
-
 def wrap(data: Any) -> Tensor:
     """A Tensor around an array that nobody else holds, off the tape."""
     out = _new(_tensor_type)
@@ -213,7 +195,9 @@ def _kept(value: Any, checks: list[Any]) -> Any:
         memory[1] = SAVED
         checks += (memory, memory[0])
         return value._data
-    return value.copy() if isinstance(value, ndarray) else value
+    if isinstance(value, ndarray):
+        return value.copy()
+    return as_cupy(value).copy() if on_gpu(value) else value
 
 
 def record_view(
@@ -221,7 +205,7 @@ def record_view(
 ) -> Tensor:
     """Like `record`, for one input and an output that may share its memory.
 
-    `source` and `data` share memory if NumPy made a view; then they share versions as well.
+    `source` and `data` share memory if NumPy (or CuPy) made a view; then they share versions too.
     """
     out = _new(_tensor_type)
     out._data = data
@@ -325,7 +309,7 @@ class Slices:
     def __add__(self, other: Any) -> Any:
         if type(other) is Slices:
             return Slices(self.shape, self.parts + other.parts, self.strides)
-        total = array(other)
+        total = array(other) if type(other) is ndarray else other.copy()
         for index, grad in self.parts:
             total[index] += grad
         return total
@@ -345,6 +329,8 @@ class Slices:
     def dense(self) -> Array:
         """The whole gradient, a new array."""
         (index, grad), *others = self.parts
+        if type(grad) is not ndarray and on_gpu(grad):
+            return self._dense_on_gpu()  # type: ignore[no-any-return]
         rows = {index for index, _ in self.parts if len(index) == 1 and type(index[0]) is int}
         if len(rows) == len(self.parts) == self.shape[0] and min(rows)[0] >= 0:
             out = self._new(grad.dtype)  # each row has one, and is written once
@@ -355,6 +341,12 @@ class Slices:
         out.fill(0)
         out[index] = grad
         for index, grad in others:
+            out[index] += grad
+        return out
+
+    def _dense_on_gpu(self) -> Any:
+        out = namespace(self.parts[0][1]).zeros(self.shape, self.parts[0][1].dtype)
+        for index, grad in self.parts:
             out[index] += grad
         return out
 

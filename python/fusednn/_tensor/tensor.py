@@ -5,16 +5,16 @@ from __future__ import annotations
 import builtins
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from .. import _core
 from ..functional.activation import relu, sigmoid, tanh
 from ..functional.softmax import log_softmax, softmax
 from .arithmetic import _to_backward
 from .comparison import Comparison
+from .device import beside, check_device, device_of, is_array, is_device, moved, on_gpu
 from .display import represent
 from .extrema import Extrema
 from .indexing import Indexing
@@ -87,8 +87,13 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
 
     @property
     def device(self) -> str:
-        """Where the elements are: "cpu"."""
-        return "cpu"
+        """Where the elements are: "cpu", or "cuda:0"."""
+        return device_of(self._data)
+
+    @property
+    def is_cuda(self) -> builtins.bool:
+        """True if the elements are on a GPU."""
+        return device_of(self._data) != "cpu"
 
     def is_contiguous(self) -> builtins.bool:
         """True if the elements lie in row-major order without gaps."""
@@ -112,12 +117,17 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         """The elements as an array that shares memory; also for tensors that require grad.
 
         Where the tape relies on the values (a leaf that requires grad, a value saved for backward)
-        the array is read-only: change it through the tensor, or change a copy.
+        the array is read-only: change it through the tensor, or change a copy. TypeError for a
+        tensor on a GPU.
 
         >>> import fusednn as fn
         >>> fn.ones(2).numpy()
         array([1., 1.], dtype=float32)
         """
+        if type(self._data) is not ndarray and on_gpu(self._data):
+            raise TypeError(
+                f"numpy: the tensor is on {self.device}; copy it to the CPU first: cpu().numpy()"
+            )
         memory = self._memory
         if memory[1] == SHARED:
             return self._data
@@ -137,6 +147,8 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
+        if type(self._data) is not ndarray and on_gpu(self._data):
+            return self._gpu_memory(options).__dlpack__(**options)
         # Consumers may write, so what the tape relies on goes out as a copy; negative strides are
         # allowed by the protocol, but end PyTorch 2.13.
         array = self.numpy()
@@ -149,6 +161,17 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
                 "another byte order; export a clone()"
             )
         return _owned(array).__dlpack__(**options)
+
+    def _gpu_memory(self, options: dict[str, Any]) -> Any:
+        """The array for another library, which may write into it."""
+        if self._memory[1] == SAVED or (self._requires_grad and self._node is None):
+            if options.get("copy") is False:
+                raise BufferError(
+                    "__dlpack__: this memory is relied on by the tape; export a clone()"
+                )
+            return self._data.copy()
+        self._memory[1] = SHARED
+        return self._data
 
     def __dlpack_device__(self) -> Any:
         return self._data.__dlpack_device__()
@@ -188,10 +211,10 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
     # ---- other dtypes and devices ----
 
     def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Tensor:
-        """With another dtype and on a device: to(np.float64), to("cpu"), to(other_tensor).
+        """With another dtype and on a device: to(np.float64), to("cuda"), to(other_tensor).
 
-        Casts as NumPy does, with gradient; self if nothing changes. ValueError for a device that
-        is not here.
+        Devices are "cpu", "cuda" (CuPy's current GPU) and "cuda:N". Casts as NumPy does, with
+        gradient; self if nothing changes. ValueError for a device that is not here.
 
         >>> import fusednn as fn
         >>> fn.ones(1).to("float64").dtype
@@ -199,23 +222,21 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         """
         for target in targets:
             if isinstance(target, Tensor):
-                dtype = target._data.dtype
-            elif isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda"):
+                dtype, device = target._data.dtype, target.device
+            elif is_device(target):
                 device = target
             else:
                 dtype = target
-        if device is not None and device != "cpu":
-            raise ValueError(f"to: device {device!r} is not available: {_core.cuda_status()}")
-        if dtype is None:
-            return self
-        wanted = supported_dtype("to", np.dtype(dtype))
         own = self._data.dtype
-        if wanted == own:
+        wanted = own if dtype is None else supported_dtype("to", np.dtype(dtype))
+        out = self._data if device is None else moved("to", self._data, device)
+        if wanted == own and out is self._data:
             return self
-        out = self._data.astype(wanted)
+        if wanted != own:
+            out = out.astype(wanted)
         if wanted.kind != "f" or own.kind != "f":
             return wrap(out)
-        return record(out, _to_backward, (self,), (), (own,))
+        return record(out, _to_backward, (self,), (), (own, self.device))
 
     def float(self) -> Tensor:
         """As float32."""
@@ -238,12 +259,12 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         return self.to(np.bool_)
 
     def cpu(self) -> Tensor:
-        """self."""
-        return self
+        """On the CPU: a copy of a tensor on a GPU, else self."""
+        return self.to(device="cpu")
 
-    def cuda(self) -> NoReturn:
-        """ValueError: arrays on a GPU are not supported here yet."""
-        raise ValueError(f"cuda: not available: {_core.cuda_status()}")
+    def cuda(self, device: builtins.int | None = None) -> Tensor:
+        """On a GPU, that of the number `device` or CuPy's current one."""
+        return self.to(device="cuda" if device is None else f"cuda:{device}")
 
     # ---- the tape ----
 
@@ -268,13 +289,14 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
             self._grad = None
             return
         data = raw(value)
-        if not isinstance(data, ndarray):
+        if not is_array(data):
             raise TypeError(f"grad: must be a Tensor, an array or None, got {type(value).__name__}")
         if data.shape != self._data.shape or data.dtype.char != self._data.dtype.char:
             raise ValueError(
                 f"grad: has shape {data.shape} and dtype {data.dtype}, expected "
                 f"{self._data.shape} and {self._data.dtype}"
             )
+        check_device("grad", "the gradient", data, "the tensor", self._data)
         self._grad = value if isinstance(value, Tensor) else wrap(data.copy())
 
     def backward(
@@ -303,12 +325,12 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
                     f"backward: the tensor has shape {data.shape}, not one element, so grad "
                     f"(of that shape) must be given"
                 )
-            given = np.array(1, data.dtype.type)
+            given = beside(np.array(1, data.dtype.type), data)
             if data.ndim:
                 given = given.reshape(data.shape)
         else:
             given = raw(grad)
-            if not isinstance(given, ndarray):
+            if not is_array(given):
                 raise TypeError(
                     f"backward: grad must be a Tensor or an array, got {type(grad).__name__}"
                 )
@@ -317,6 +339,7 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
                     f"backward: grad has shape {given.shape} and dtype {given.dtype}, expected "
                     f"{data.shape} and {data.dtype}"
                 )
+            check_device("backward", "grad", given, "the tensor", data)
         backward_walk(self, given, retain_graph)
 
     def detach(self) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
+from .device import check_device, is_array
 from .tape import SHARED, Hook, Node, Slices, TensorBase, in_recycled, raw, stale_view, wrap
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _walk(root: Node, grad: Any, leaves: dict[Any, Any], retain_graph: bool) -> 
             prior = leaves.get(edge)
             if prior is None:
                 # A leaf keeps its gradient, so it must own it.
-                if result is grad or type(getattr(result, "base", None)) is ndarray:
+                base = getattr(result, "base", None)
+                if result is grad or type(base) is ndarray or type(base) is type(result):
                     result = result.copy()
                 leaves[edge] = result
             elif type(prior) is ndarray:
@@ -135,7 +137,7 @@ class Hooks:
             if result is None:
                 continue
             data = raw(result)
-            if not isinstance(data, ndarray):
+            if not is_array(data):
                 raise TypeError(
                     f"hook: must return a Tensor, an array or None, got {type(result).__name__}"
                 )
@@ -144,6 +146,7 @@ class Hooks:
                     f"hook: returned shape {data.shape} and dtype {data.dtype} for a gradient of "
                     f"shape {grad.shape} and dtype {grad.dtype}"
                 )
+            check_device("hook", "the result", data, "the gradient", grad)
             grad = data.copy()
         target = self.retain() if self.retain is not None else None
         if target is not None:

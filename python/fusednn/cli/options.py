@@ -82,11 +82,8 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def use_device(arguments: argparse.Namespace) -> None:
-    """ValueError unless --device is one that networks can be trained on here."""
-    if arguments.device != "cpu":
-        from .. import _core
+    """ValueError unless --device is one that is here."""
+    from .._tensor.device import making
 
-        raise ValueError(
-            f"--device {arguments.device}: networks are trained on the CPU in this version "
-            f"(CUDA: {_core.cuda_status()})"
-        )
+    with making("--device", arguments.device):
+        pass

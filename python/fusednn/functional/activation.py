@@ -12,7 +12,8 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .._tensor.tape import Array, Gradients, Node, TensorBase, as_array, is_array, raw, record
+from .._tensor.device import as_array, is_array
+from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 
 
 def floats(op: str, input: Any, argument: str = "input") -> Array:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
+from .._tensor.device import is_array
 from .._tensor.shape import cat
-from .._tensor.tape import Gradients, Node, TensorBase, is_array, needs, raw, record
+from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
 from .packed import PackedWeight
 
 Ints = int | Sequence[int]

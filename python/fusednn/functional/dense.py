@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
-from .._tensor.tape import Gradients, Node, TensorBase, as_array, needs, raw, record
+from .._tensor.device import as_array
+from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from .. import random
+from .._tensor.device import beside, on_gpu
 from .._tensor.tape import Array, Gradients, Node
 from .activation import finish, floats
 
@@ -26,7 +28,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     x = floats("dropout", input)
     if not training or p == 0:
         return input
-    mask = random.next_generator().random(x.shape, np.float32) >= p
+    # Drawn on the CPU: the same bits on every device.
+    mask = beside(random.next_generator().random(x.shape, np.float32) >= p, x)
     scale = x.dtype.type(1 / (1 - p) if p < 1 else 0)
     return finish(_masked(x, mask, scale), input, _dropout_backward, (), (mask, scale))
 
@@ -38,6 +41,8 @@ def _dropout_backward(node: Node, grad: Any) -> Gradients:
 
 def _masked(x: Array, mask: Array, scale: Any) -> Array:
     # Dropped elements are not looked at: NaN and inf become 0 too.
+    if type(x) is not ndarray and on_gpu(x):
+        return np.where(mask, x * scale, scale * 0)  # type: ignore[no-any-return]
     out: Array = np.zeros(x.shape, x.dtype)
     np.multiply(x, scale, out=out, where=mask)
     return out

@@ -10,6 +10,7 @@ from numpy import add, ndarray
 
 from .. import _core
 from .._tensor.arithmetic import unbroadcast
+from .._tensor.device import as_array, check_device, is_array, namespace
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 from .activation import _logistic, floats
 
@@ -41,7 +42,7 @@ def _finish(
     for one in inputs:
         if isinstance(one, TensorBase):
             return record(out, backward, inputs, keep, context)
-    return out if type(out) is ndarray else np.asarray(out)
+    return out if type(out) is ndarray else as_array(out)
 
 
 # ---- classes -------------------------------------------------------------------------------------
@@ -70,7 +71,8 @@ def cross_entropy(
     >>> F.cross_entropy(np.zeros((1, 2)), np.array([1]))
     array(0.69314718)
     """
-    classes = np.asarray(raw(target))
+    classes = raw(target)
+    classes = classes if is_array(classes) else np.asarray(classes)
     _check_options("cross_entropy", reduction, empty)
     if classes.dtype.kind == "f":
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing, empty)
@@ -102,7 +104,8 @@ def nll_loss(
     array(2.)
     """
     _check_options("nll_loss", reduction, empty)
-    labels = target if isinstance(target, TensorBase) else np.asarray(target)
+    known = isinstance(target, TensorBase) or is_array(target)
+    labels = target if known else np.asarray(target)
     return _class_loss("nll_loss", input, labels, weight, ignore_index, 0.0, reduction, empty)
 
 
@@ -141,9 +144,9 @@ def _cross_entropy_backward(node: Node, grad: Any) -> Gradients:
     x, target, weight, op, ignore_index, smoothing, divisor, shape = node.saved
     if divisor == 0:  # the mean over no target: nothing to learn from
         return (np.zeros_like(x),)
-    scale = np.asarray(grad / divisor, x.dtype)
+    scale = as_array(grad / divisor).astype(x.dtype, copy=False)
     if scale.shape != shape:
-        scale = np.full(shape, scale, x.dtype)
+        scale = namespace(x).full(shape, scale, x.dtype)
     return (_core.cross_entropy_backward(op, x, target, weight, ignore_index, smoothing, scale),)
 
 
@@ -171,7 +174,7 @@ def _soft_cross_entropy(
     log_p = _core.log_softmax_forward(x, axis)
     wanted = (t * (1 - smoothing) + smoothing / max(classes, 1)) * w
     losses = -add.reduce(wanted * log_p, axis=axis)
-    out = _reduced(np.asarray(losses), reduction)
+    out = _reduced(as_array(losses), reduction)
     if reduction == "mean" and not losses.size and empty == "zero":
         out = x.dtype.type(0)
     context = (log_p, wanted, w, axis, smoothing, reduction, losses.size)
@@ -187,7 +190,9 @@ def _soft_cross_entropy_backward(node: Node, grad: Any) -> Gradients:
     return (
         None
         if x_edge is None
-        else _core.log_softmax_backward(np.asarray(wanted * scale, w.dtype), log_p, axis),
+        else _core.log_softmax_backward(
+            as_array(wanted * scale).astype(w.dtype, copy=False), log_p, axis
+        ),
         None if t_edge is None else log_p * (w * scale * (1 - smoothing)),
     )
 
@@ -202,6 +207,8 @@ def _pair(op: str, input: Any, target: Any) -> tuple[Array, Array]:
     if x.shape != t.shape:
         # Broadcasting (4, 1) against (4,) to (4, 4) is never what was meant.
         raise ValueError(f"{op}: target has shape {t.shape}, expected {x.shape} like input")
+    if type(x) is not ndarray or type(t) is not ndarray:
+        check_device(op, "input", x, "target", t)
     return x, t
 
 
@@ -305,7 +312,7 @@ def binary_cross_entropy(
     w = _scale(op, "weight", weight, x)
     with np.errstate(divide="ignore"):
         log_x, log_rest = np.maximum(np.log(x), -100), np.maximum(np.log1p(-x), -100)
-    values = np.asarray(-(t * log_x + (1 - t) * log_rest) * w)
+    values = as_array(-(t * log_x + (1 - t) * log_rest) * w)
     context = (w, log_rest - log_x, reduction, x.size)
     return _finish(
         _reduced(values, reduction),
@@ -365,7 +372,7 @@ def binary_cross_entropy_with_logits(
     x, t = _pair(op, input, target)
     w, positive = _scale(op, "weight", weight, x), _scale(op, "pos_weight", pos_weight, x)
     softplus = np.log1p(np.exp(-abs(x))) + np.maximum(-x, 0)  # -log sigmoid(x)
-    values = np.asarray(((1 - t) * x + (1 + (positive - 1) * t) * softplus) * w)
+    values = as_array(((1 - t) * x + (1 + (positive - 1) * t) * softplus) * w)
     context = (w, positive, softplus, reduction, x.size)
     return _finish(
         _reduced(values, reduction), (input, target), _bce_backward, (input, target), context

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from .. import _core
+from .._tensor.device import check_device, is_array, namespace
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record, record_outputs
 from .activation import floats
 
@@ -260,7 +260,7 @@ def _update_instance_statistics(
     batch, channels = x.shape[:2]
     if batch == 0:
         return
-    mean, var = np.zeros((2, batch * channels), x.dtype)
+    mean, var = namespace(x).zeros((2, batch * channels), x.dtype)
     _core.batch_norm_forward(
         x.reshape(1, batch * channels, -1), mean, var, None, None, True, 1.0, eps, False
     )
@@ -268,8 +268,9 @@ def _update_instance_statistics(
         if running is None:
             continue
         old = raw(running)
-        if type(old) is not ndarray or old.shape != (channels,):
+        if not is_array(old) or old.shape != (channels,):
             raise ValueError(f"instance_norm: running statistics must have shape ({channels},)")
+        check_device("instance_norm", "running statistics", old, "input", x)
         old *= 1 - momentum
         old += momentum * found.reshape(batch, channels).mean(0)
         if isinstance(running, TensorBase):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .. import _core
+from .._tensor.device import as_array
 from .._tensor.tape import Gradients, Node, TensorBase, record
 
 
@@ -27,7 +26,7 @@ def softmax(input: Any, dim: int | None = None) -> Any:
 
 def _softmax_backward(node: Node, grad: Any) -> Gradients:
     dim, out = node.saved
-    return (_core.softmax_backward(np.asarray(grad), out, dim),)
+    return (_core.softmax_backward(as_array(grad), out, dim),)
 
 
 def log_softmax(input: Any, dim: int | None = None) -> Any:
@@ -47,7 +46,7 @@ def log_softmax(input: Any, dim: int | None = None) -> Any:
 
 def _log_softmax_backward(node: Node, grad: Any) -> Gradients:
     dim, out = node.saved
-    return (_core.log_softmax_backward(np.asarray(grad), out, dim),)
+    return (_core.log_softmax_backward(as_array(grad), out, dim),)
 
 
 def softmin(input: Any, dim: int | None = None) -> Any:

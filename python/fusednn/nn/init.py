@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import random
+from .._tensor.device import beside
 from .._tensor.mode import no_grad
 from .._tensor.tape import TensorBase
 
@@ -31,7 +32,7 @@ def _write(op: str, tensor: T, values: Any) -> T:
         raise TypeError(f"{op}: the tensor has dtype {dtype}, which cannot hold these values")
     with no_grad():
         tensor._check_writable(op)  # type: ignore[attr-defined]
-        tensor._data[...] = values
+        tensor._data[...] = beside(np.asarray(values), tensor._data)
         tensor._memory[0] += 1
     return tensor
 

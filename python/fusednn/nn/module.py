@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy import ndarray
 
-from .. import _core
-from .._tensor.creation import from_numpy
+from .._tensor.creation import from_gpu, from_numpy
+from .._tensor.device import as_cupy, beside, device_of, host, is_device, moved, on_gpu
 from .._tensor.tape import PRIVATE, SHARED, Array, TensorBase, wrap
 from .._tensor.tensor import Tensor, supported_dtype
 from .._tensor.walk import RemovableHandle
@@ -91,7 +91,7 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for value in args:
-            if type(value) is ndarray:
+            if not isinstance(value, TensorBase):
                 args = tuple(_as_tensor(one) for one in args)
                 break
         if kwargs:
@@ -336,13 +336,16 @@ class Module:
                 yield from child._every_module(f"{prefix}.{name}" if prefix else name)
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of all parameters and saved buffers under their dotted names.
+        """Copies of all parameters and saved buffers under their dotted names, on the CPU.
 
         >>> from fusednn import nn
         >>> {name: array.shape for name, array in nn.Linear(2, 3).state_dict().items()}
         {'weight': (3, 2), 'bias': (3,)}
         """
-        return {name: member._data.copy() for name, member in self._saved()}
+        return {
+            name: member._data.copy() if type(member._data) is ndarray else host(member._data)
+            for name, member in self._saved()
+        }
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -388,7 +391,7 @@ class Module:
             )
         for name, member in own.items():
             if name in state_dict:
-                member._data[...] = state_dict[name]
+                member._data[...] = beside(state_dict[name], member._data)
                 member._memory[0] += 1
         return IncompatibleKeys(missing, unexpected)
 
@@ -416,28 +419,23 @@ class Module:
             parameter._clear_grad(set_to_none)
 
     def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
-        """Moves float parameters and buffers to a dtype, in place: to(np.float64), to("cpu")."""
+        """Parameters and buffers in another dtype (floats only) and on a device, in place:
+        to(np.float64), to("cuda"). ValueError for a device that is not here."""
         for target in targets:
-            if isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda"):
+            if is_device(target):
                 device = target
             elif isinstance(target, TensorBase):
-                dtype = target._data.dtype
+                dtype, device = target._data.dtype, device_of(target._data)
             else:
                 dtype = target
-        if device is not None and device != "cpu":
-            raise ValueError(f"to: device {device!r} is not available: {_core.cuda_status()}")
-        if dtype is None:
-            return self
-        wanted = supported_dtype("to", np.dtype(dtype))
-        if wanted.kind != "f":
+        wanted = None if dtype is None else supported_dtype("to", np.dtype(dtype))
+        if wanted is not None and wanted.kind != "f":
             raise TypeError(f"to: a module's dtype must be float32 or float64, got {wanted}")
         for module in self.modules():
             for registry in (module._parameters, module._buffers):
                 for member in registry.values():
-                    if member is not None and (
-                        member._data.dtype.kind == "f" or is_bfloat16(member._data.dtype)
-                    ):
-                        cast_float(member, wanted)
+                    if member is not None:
+                        cast_float(member, wanted, device)
         return self
 
     def float(self) -> Self:
@@ -449,12 +447,12 @@ class Module:
         return self.to(np.float64)
 
     def cpu(self) -> Self:
-        """self."""
-        return self
+        """Parameters and buffers on the CPU."""
+        return self.to(device="cpu")
 
-    def cuda(self) -> Self:
-        """ValueError: arrays on a GPU are not supported here yet."""
-        return self.to(device="cuda")
+    def cuda(self, device: int | None = None) -> Self:
+        """Parameters and buffers on a GPU, that of the number `device` or CuPy's current one."""
+        return self.to(device="cuda" if device is None else f"cuda:{device}")
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Calls fn on every module below, children first, then on this one."""
@@ -483,6 +481,9 @@ class Module:
 def _as_tensor(value: Any) -> Any:
     if isinstance(value, ndarray) and value.dtype.kind == "f":
         return from_numpy(value)
+    if on_gpu(value):
+        array = as_cupy(value)
+        return from_gpu("forward", array) if array.dtype.kind == "f" else array
     return value
 
 
@@ -490,6 +491,8 @@ def _buffer(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         # Loading a state writes into buffers, never into an array of the caller.
         return value.detach().clone() if value._memory[1] == SHARED else value
+    if on_gpu(value):
+        return wrap(as_cupy(value).copy())
     if not isinstance(value, ndarray):
         raise TypeError(
             f"buffer {name!r} must be a Tensor, an array or None, got {type(value).__name__}"
@@ -524,7 +527,9 @@ def _within(new: Array, dtype: np.dtype[Any]) -> bool:
 def _array(value: Any) -> Any:
     """The array of a Tensor, or of another library's."""
     if isinstance(value, TensorBase):
-        return value._data
+        return host(value._data)
+    if on_gpu(value):
+        return host(as_cupy(value))
     if isinstance(value, ndarray) or not hasattr(value, "__array__"):
         return value
     try:
@@ -540,10 +545,20 @@ def is_bfloat16(dtype: Any) -> bool:
     return name == "bfloat16"
 
 
-def cast_float(member: TensorBase, dtype: np.dtype[Any]) -> None:
-    """Gives a parameter or buffer another float dtype, in place."""
-    if member._data.dtype != dtype:
-        member._data = member._data.astype(dtype)
+def cast_float(member: TensorBase, dtype: np.dtype[Any] | None, device: Any = None) -> None:
+    """A parameter or buffer, and its gradient, with another dtype (if it is a float's) and on
+    another device, in place."""
+    data = member._data
+    if dtype is None or not (data.dtype.kind == "f" or is_bfloat16(data.dtype)):
+        dtype = data.dtype
+    new = _converted(data, dtype, device)
+    if new is not data:
+        member._data = new
         member._memory = [0, PRIVATE]
         if member._grad is not None:
-            member._grad = wrap(member._grad._data.astype(dtype))
+            member._grad = wrap(_converted(member._grad._data, dtype, device))
+
+
+def _converted(data: Array, dtype: np.dtype[Any], device: Any) -> Any:
+    data = data if device is None else moved("to", data, device)
+    return data if data.dtype == dtype else data.astype(dtype)

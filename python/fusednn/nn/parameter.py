@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from .._tensor.device import as_cupy, is_array, on_gpu
 from .._tensor.display import represent
 from .._tensor.tape import PRIVATE, Array, raw
 from .._tensor.tensor import Tensor
@@ -32,13 +33,16 @@ class Parameter(Tensor):
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         array = raw(data)
-        if not isinstance(array, ndarray):
+        if not is_array(array):
             raise TypeError(
                 f"Parameter: data must be a Tensor or an array, got {type(data).__name__}"
             )
         if array.dtype.char not in "fd":
             raise TypeError(f"Parameter: data has dtype {array.dtype}, expected float32 or float64")
-        self._data = np.array(array, array.dtype.newbyteorder("="), order="C", subok=False)
+        if type(array) is not ndarray and on_gpu(array):
+            self._data = as_cupy(array).copy()
+        else:
+            self._data = np.array(array, array.dtype.newbyteorder("="), order="C", subok=False)
         self._requires_grad = bool(requires_grad)
         self._node = self._grad = self._hooks = None
         self._memory = [0, PRIVATE]

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from .. import _core
+from .._tensor.device import is_writable, on_gpu
 from .._tensor.tape import SHARED, Array, TensorBase, wrap
 
 
@@ -20,9 +22,17 @@ def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
     return [one for one in dict.fromkeys(given) if one._grad is not None]
 
 
+def _sum_of_squares(array: Array, scale: float) -> float:
+    """sum (array * scale)**2 in float64."""
+    if type(array) is not ndarray and on_gpu(array):
+        wide = array.astype(np.float64) * scale
+        return float((wide * wide).sum())
+    return _core.sum_of_squares(array, scale)
+
+
 def _largest(arrays: list[Array]) -> float:
     """The largest magnitude; NaN if there is one."""
-    return max_or_nan([float(np.maximum.reduce(abs(a), axis=None)) for a in arrays if a.size])
+    return max_or_nan([float(abs(a).max()) for a in arrays if a.size])
 
 
 def max_or_nan(values: list[float]) -> float:
@@ -34,7 +44,7 @@ def _norm(arrays: list[Array], norm_type: float) -> float:
     if norm_type == math.inf:
         return _largest(arrays)
     if norm_type == 2:
-        total = sum(_core.sum_of_squares(array, 1.0) for array in arrays)
+        total = sum(_sum_of_squares(array, 1.0) for array in arrays)
         if 1e-200 < total < math.inf:
             return math.sqrt(total)
         # Squares out of float64's range: once more, relative to the largest element.
@@ -42,13 +52,10 @@ def _norm(arrays: list[Array], norm_type: float) -> float:
     if top == 0 or not math.isfinite(top):
         return top
     if norm_type == 2:
-        total = sum(_core.sum_of_squares(array, 1 / top) for array in arrays)
+        total = sum(_sum_of_squares(array, 1 / top) for array in arrays)
     else:
         with np.errstate(under="ignore"):
-            total = sum(
-                float(np.add.reduce(np.abs(a.astype(np.float64) / top) ** norm_type, axis=None))
-                for a in arrays
-            )
+            total = sum(float((abs(a.astype(np.float64) / top) ** norm_type).sum()) for a in arrays)
     return float(top * total ** (1 / norm_type))
 
 
@@ -110,7 +117,7 @@ def _own_grad(parameter: TensorBase) -> Array:
     """The gradient's array, to be changed; a copy takes its place where a user holds the memory."""
     grad = parameter._grad
     assert grad is not None
-    if grad._memory[1] == SHARED or not grad._data.flags.writeable:
+    if grad._memory[1] == SHARED or not is_writable(grad._data):
         grad = parameter._grad = wrap(grad._data.copy())
     grad._memory[0] += 1
     return grad._data

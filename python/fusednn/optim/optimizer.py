@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy import ndarray
 
+from .._tensor.device import beside, host, is_writable, namespace
 from .._tensor.mode import enable_grad
 from .._tensor.tape import TensorBase, raw
 
@@ -77,7 +78,11 @@ class Optimizer:
                     f"{self._name}: a parameter has dtype {parameter._data.dtype}, expected floats"
                 )
             flags = parameter._data.flags
-            if not (flags.c_contiguous and flags.writeable and parameter._data.dtype.isnative):
+            if not (
+                flags.c_contiguous
+                and is_writable(parameter._data)
+                and parameter._data.dtype.isnative
+            ):
                 raise ValueError(
                     f"{self._name}: a parameter shares memory that is read-only, strided or of "
                     "another byte order, and cannot be updated; optimise a copy: "
@@ -146,21 +151,24 @@ class Optimizer:
 
     def _new_state(self, parameter: TensorBase, *names: str, **values: Any) -> dict[str, Any]:
         """A parameter's state: zero arrays `names` of its shape, and `values`."""
-        state = {name: np.zeros(parameter._data.shape, parameter._data.dtype) for name in names}
+        data = parameter._data
+        zeros = namespace(data).zeros
+        state = {name: zeros(data.shape, data.dtype) for name in names}
         self.state[parameter] = state = {**values, **state}
         return state
 
     # ---- saving ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all state: {"state": {name: {...}}, "param_groups": [options, ...]}."""
+        """Copies of all state, on the CPU: {"state": {name: {...}}, "param_groups": [options,
+        ...]}."""
         state: dict[str, dict[str, Any]] = {}
         groups = []
         for group in self.param_groups:
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
                 if parameter in self.state:
                     state[name] = {
-                        key: value.copy() if isinstance(value, ndarray) else value
+                        key: value.copy() if isinstance(value, ndarray) else host(value)
                         for key, value in self.state[parameter].items()
                     }
             options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
@@ -232,7 +240,7 @@ class Optimizer:
         data = parameter._data
         out: dict[str, Any] = {}
         for key, value in entry.items():
-            value = raw(value)
+            value = host(raw(value))
             if key == "step":
                 if not hasattr(value, "__index__") or not 0 <= value <= _MOST_STEPS:
                     raise ValueError(f"{self._name}: step of {name} is {value!r}, expected a count")
@@ -246,7 +254,7 @@ class Optimizer:
                     f"{self._name}: {key} of {name} has shape {value.shape}, expected {data.shape}"
                 )
             else:
-                out[key] = np.array(value, data.dtype, order="C")
+                out[key] = beside(np.array(value, data.dtype, order="C"), data)
         return out
 
     def __repr__(self) -> str:

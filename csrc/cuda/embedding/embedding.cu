@@ -1,0 +1,134 @@
+// Rows of a table by number, and the gradient: table, dtable (rows, width); ids (count);
+// y, dy (count, width).
+//
+// The gradient of a row is the sum of dy over the places that name it, in their order: each element
+// of the table gathers its own, so that there are no atomic additions.
+#include "cuda/embedding/places.h"
+#include "cuda/gpu.h"
+#include "cuda/kernels.h"
+#include "cuda/rows.h"
+
+namespace fusednn::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+template <int kWide, class T>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(i64 size, i64 width, const i64* __restrict__ ids, const T* __restrict__ table,
+                   T* __restrict__ y) {
+    const i64 step = i64(gridDim.x) * blockDim.x * kWide;
+    for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < size; at += step) {
+        const i64 place = quotient(at, width);
+        store_wide<kWide>(y + at,
+                          load_wide<kWide>(table + ids[place] * width + at - place * width));
+    }
+}
+
+template <int kWide, class T>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(i64 size, i64 width, const i64* __restrict__ starts,
+                    const i64* __restrict__ order, const T* __restrict__ dy,
+                    const T* __restrict__ scale, T* __restrict__ dtable) {
+    const i64 step = i64(gridDim.x) * blockDim.x * kWide;
+    for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < size; at += step) {
+        const i64 row = quotient(at, width), k = at - row * width;
+        const i64 first = starts[row], last = starts[row + 1];
+        Wide<T, kWide> sum{};
+        for (i64 i = first; i < last; ++i) {
+            const auto v = load_wide<kWide>(dy + order[i] * width + k);
+            for (int j = 0; j < kWide; ++j) sum.of[j] = i == first ? v.of[j] : sum.of[j] + v.of[j];
+        }
+        if (scale && first < last) {
+            for (int j = 0; j < kWide; ++j) sum.of[j] *= scale[row];
+        }
+        store_wide<kWide>(dtable + at, sum);
+    }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    replace_skipped(i64 count, i64 rows, i64 skipped, const i64* __restrict__ ids,
+                    i64* __restrict__ keys) {
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        keys[i] = ids[i] == skipped ? rows : ids[i];
+    }
+}
+
+// starts[r]: how many keys are below r; keys[order] rises.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    find_starts(i64 rows, i64 count, const i64* __restrict__ keys, const i64* __restrict__ order,
+                i64* __restrict__ starts, T* __restrict__ scale) {
+    const auto below = [&](i64 row) {
+        i64 from = 0, to = count;
+        while (from < to) {
+            const i64 middle = (from + to) / 2;
+            if (keys[order[middle]] < row) {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        return from;
+    };
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 r = i64(blockIdx.x) * blockDim.x + threadIdx.x; r <= rows; r += step) {
+        const i64 start = below(r);
+        starts[r] = start;
+        if (scale && r < rows) {
+            const i64 uses = below(r + 1) - start;
+            scale[r] = T(1) / T(uses ? uses : 1);
+        }
+    }
+}
+
+}  // namespace
+
+template <class T>
+void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* y) {
+    constexpr int wide = Pack<T>::kSize;
+    const i64 size = count * width;
+    if (rows_of_packs<T>(width, table, y)) {
+        launch("embedding_forward", {blocks_for(size, kThreads * wide), kThreads},
+               forward_kernel<wide, T>, size, width, ids, table, y);
+    } else {
+        launch("embedding_forward", {blocks_for(size, kThreads), kThreads}, forward_kernel<1, T>,
+               size, width, ids, table, y);
+    }
+}
+
+template <class T>
+void embedding_backward(i64 rows, i64 width, const i64* starts, const i64* order, const T* dy,
+                        const T* scale, T* dtable) {
+    constexpr int wide = Pack<T>::kSize;
+    const i64 size = rows * width;
+    if (rows_of_packs<T>(width, dy, dtable)) {
+        launch("embedding_backward", {blocks_for(size, kThreads * wide), kThreads},
+               backward_kernel<wide, T>, size, width, starts, order, dy, scale, dtable);
+    } else {
+        launch("embedding_backward", {blocks_for(size, kThreads), kThreads}, backward_kernel<1, T>,
+               size, width, starts, order, dy, scale, dtable);
+    }
+}
+
+void embedding_keys(i64 count, i64 rows, i64 skipped, const i64* ids, i64* keys) {
+    launch("embedding_backward", {blocks_for(count, kThreads), kThreads}, replace_skipped, count,
+           rows, skipped, ids, keys);
+}
+
+template <class T>
+void embedding_starts(i64 rows, i64 count, const i64* keys, const i64* order, i64* starts,
+                      T* scale) {
+    launch("embedding_backward", {blocks_for(rows + 1, kThreads), kThreads}, find_starts<T>, rows,
+           count, keys, order, starts, scale);
+}
+
+#define FUSEDNN_EMBEDDING(T)                                                                       \
+    template void embedding_forward<T>(i64, i64, const i64*, const T*, T*);                        \
+    template void embedding_backward<T>(i64, i64, const i64*, const i64*, const T*, const T*, T*); \
+    template void embedding_starts<T>(i64, i64, const i64*, const i64*, i64*, T*);
+FUSEDNN_INSTANTIATE(FUSEDNN_EMBEDDING)
+
+}  // namespace fusednn::cuda

@@ -1,0 +1,289 @@
+// Cross-entropy of class indices, from logits or (nll_loss) from log-probabilities.
+//
+//   x, dx (outer, classes, inner)     target, losses, weights, scale (outer, inner)
+//
+// The formulas are those of cpu/loss.cpp:
+//   loss = (1 - e) w_t (-log p_t) + e/K sum over k of w_k (-log p_k)        (Szegedy et al. 2016)
+//   dx_k = (1 - e) w_t (p_k - [k = t]) + e/K (p_k sum(w) - w_k)
+// Both directions go 1. maximum  2. sum of exp(x - maximum)  3. what the targets pick; a row (inner
+// 1) has a team of threads, of several columns side by side each has a thread. Ignored positions
+// give loss 0, weight 0 and gradient 0 whatever their logits hold.
+#include "cuda/gpu.h"
+#include "cuda/kernels.h"
+#include "cuda/rows.h"
+
+namespace fusednn::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+struct Weights {
+    const i64* target;
+    const T* class_weight;
+    const T* sum;  // of all class weights, or null: `classes`
+    i64 classes, ignore_index;
+    T hard, soft;  // 1 - e, e / K
+
+    FUSEDNN_DEVICE T of(i64 k) const { return class_weight ? class_weight[k] : T(1); }
+    FUSEDNN_DEVICE bool ignored(i64 position) const { return target[position] == ignore_index; }
+    FUSEDNN_DEVICE T total() const { return sum ? *sum : T(classes); }
+
+    // The loss of one position from -log p of its target and, with smoothing, sum of w_k (-log
+    // p_k).
+    FUSEDNN_DEVICE void finish(i64 position, T minus_log_p, T smooth_sum, T* losses,
+                               T* weights) const {
+        if (ignored(position)) {
+            losses[position] = weights[position] = T(0);
+            return;
+        }
+        const T weight = of(target[position]);
+        T loss = weight * minus_log_p;
+        if (soft != T(0)) loss = hard * loss + soft * smooth_sum;
+        losses[position] = loss;
+        weights[position] = weight;
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_weights(i64 classes, const T* __restrict__ weight, T* sum) {
+    double total = 0;
+    for (i64 k = threadIdx.x; k < classes; k += kThreads) total += double(weight[k]);
+    total = block_reduce<kThreads>(total, Add());
+    if (threadIdx.x == 0) *sum = T(total);
+}
+
+// ---- rows ----------------------------------------
+
+// Maximum and sum of exponentials of the team's row.
+template <class T>
+struct RowSums {
+    T most, sum;
+    template <int kTeam, int kWide>
+    FUSEDNN_DEVICE RowSums(const RowTeam<kTeam, kWide>& team, const T* row)
+        : most(-T(INFINITY)), sum(0) {
+        team.each([&](i64 k) {
+            const auto v = load_wide<kWide>(row + k);
+            for (int i = 0; i < kWide; ++i) most = Larger()(most, v.of[i]);
+        });
+        most = team.all(most, Larger());
+        team.each([&](i64 k) {
+            const auto v = load_wide<kWide>(row + k);
+            for (int i = 0; i < kWide; ++i) sum += exp(v.of[i] - most);
+        });
+        sum = team.all(sum, Add());
+    }
+};
+
+template <int kTeam, int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads)
+    forward_rows(Weights<T> w, i64 rows, const T* __restrict__ x, T* losses, T* weights) {
+    for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
+        const RowTeam<kTeam, kWide> team(first, rows, w.classes);
+        const T* row = x + team.row * w.classes;
+        const RowSums<T> sums(team, row);
+        const T log_sum = log(sums.sum);
+        T smooth = T(0);
+        if (w.soft != T(0)) {
+            team.each([&](i64 k) {
+                const auto v = load_wide<kWide>(row + k);
+                for (int i = 0; i < kWide; ++i) {
+                    smooth += w.of(k + i) * (log_sum - (v.of[i] - sums.most));
+                }
+            });
+            smooth = team.all(smooth, Add());
+        }
+        if (team.live && team.lane == 0) {
+            T loss = T(0);
+            if (!w.ignored(team.row)) loss = log_sum - (row[w.target[team.row]] - sums.most);
+            w.finish(team.row, loss, smooth, losses, weights);
+        }
+    }
+}
+
+template <int kTeam, int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads)
+    backward_rows(Weights<T> w, i64 rows, const T* __restrict__ x, const T* __restrict__ scale,
+                  T* __restrict__ dx) {
+    for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
+        const RowTeam<kTeam, kWide> team(first, rows, w.classes);
+        const T* row = x + team.row * w.classes;
+        T* to = dx + team.row * w.classes;
+        const RowSums<T> sums(team, row);
+        const bool ignored = !team.live || w.ignored(team.row);
+        const i64 target = ignored ? 0 : w.target[team.row];
+        const T factor = ignored ? T(0) : scale[team.row];
+        const T weight = ignored ? T(0) : w.of(target) * w.hard;
+        const T slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
+        team.each([&](i64 k) {
+            auto v = load_wide<kWide>(row + k);
+            for (int i = 0; i < kWide; ++i) {
+                T grad = exp(v.of[i] - sums.most) * slope;
+                if (w.soft != T(0)) grad -= soft * w.of(k + i);
+                if (k + i == target) grad -= factor * weight;
+                v.of[i] = ignored ? T(0) : grad;
+            }
+            store_wide<kWide>(to + k, v);
+        });
+    }
+}
+
+// ---- columns ----------------------------------------
+
+template <class T>
+struct ColumnSums {
+    T most, sum;
+    FUSEDNN_DEVICE ColumnSums(i64 classes, i64 inner, const T* column)
+        : most(-T(INFINITY)), sum(0) {
+        for (i64 k = 0; k < classes; ++k) most = Larger()(most, column[k * inner]);
+        for (i64 k = 0; k < classes; ++k) sum += exp(column[k * inner] - most);
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    forward_columns(Weights<T> w, i64 columns, i64 inner, const T* __restrict__ x, T* losses,
+                    T* weights) {
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
+        const i64 o = quotient(at, inner);
+        const T* column = x + o * w.classes * inner + (at - o * inner);
+        const ColumnSums<T> sums(w.classes, inner, column);
+        const T log_sum = log(sums.sum);
+        T smooth = T(0), loss = T(0);
+        if (w.soft != T(0)) {
+            for (i64 k = 0; k < w.classes; ++k) {
+                smooth += w.of(k) * (log_sum - (column[k * inner] - sums.most));
+            }
+        }
+        if (!w.ignored(at)) loss = log_sum - (column[w.target[at] * inner] - sums.most);
+        w.finish(at, loss, smooth, losses, weights);
+    }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    backward_columns(Weights<T> w, i64 columns, i64 inner, const T* __restrict__ x,
+                     const T* __restrict__ scale, T* __restrict__ dx) {
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
+        const i64 o = quotient(at, inner);
+        const i64 base = o * w.classes * inner + (at - o * inner);
+        if (w.ignored(at)) {
+            for (i64 k = 0; k < w.classes; ++k) dx[base + k * inner] = T(0);
+            continue;
+        }
+        const ColumnSums<T> sums(w.classes, inner, x + base);
+        const i64 target = w.target[at];
+        const T factor = scale[at], weight = w.of(target) * w.hard;
+        const T slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
+        for (i64 k = 0; k < w.classes; ++k) {
+            T grad = exp(x[base + k * inner] - sums.most) * slope;
+            if (w.soft != T(0)) grad -= soft * w.of(k);
+            if (k == target) grad -= factor * weight;
+            dx[base + k * inner] = grad;
+        }
+    }
+}
+
+// ---- log-probabilities ----------------------------------------
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    nll_forward(Weights<T> w, i64 columns, i64 inner, const T* __restrict__ x, T* losses,
+                T* weights) {
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
+        T loss = T(0);
+        if (!w.ignored(at)) {
+            const i64 o = quotient(at, inner);
+            loss = -x[(o * w.classes + w.target[at]) * inner + (at - o * inner)];
+        }
+        w.finish(at, loss, T(0), losses, weights);
+    }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    nll_backward(Weights<T> w, i64 size, i64 inner, const T* __restrict__ scale,
+                 T* __restrict__ dx) {
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
+        const i64 line = quotient(at, inner), o = quotient(line, w.classes);
+        const i64 k = line - o * w.classes, position = o * inner + (at - line * inner);
+        const bool hit = !w.ignored(position) && w.target[position] == k;
+        dx[at] = hit ? -scale[position] * w.of(k) : T(0);
+    }
+}
+
+// Room for the sum of the class weights, which only smoothing needs.
+template <class T>
+struct Call {
+    Workspace<T> sum;
+    Weights<T> weights;
+
+    explicit Call(const CrossEntropyParams<T>& p) : sum(1) {
+        weights.target = p.target;
+        weights.class_weight = p.class_weight;
+        weights.sum = nullptr;
+        weights.classes = p.classes;
+        weights.ignore_index = p.ignore_index;
+        weights.hard = T(1 - p.label_smoothing);
+        weights.soft = p.classes ? T(p.label_smoothing / double(p.classes)) : T(0);
+        if (p.class_weight && weights.soft != T(0)) {
+            launch("cross_entropy weights", {1, kThreads}, sum_weights<T>, p.classes,
+                   p.class_weight, sum.get());
+            weights.sum = sum.get();
+        }
+    }
+};
+
+}  // namespace
+
+template <class T>
+void cross_entropy_forward(const CrossEntropyParams<T>& p, const T* x, T* losses, T* weights) {
+    const Call<T> call(p);
+    const char* name = "cross_entropy_forward";
+    const i64 columns = p.outer * p.inner;
+    const LaunchShape shape{blocks_for(columns, kThreads), kThreads};
+    if (p.input_is_log_prob) {
+        launch(name, shape, nll_forward<T>, call.weights, columns, p.inner, x, losses, weights);
+    } else if (p.inner != 1) {
+        launch(name, shape, forward_columns<T>, call.weights, columns, p.inner, x, losses, weights);
+    } else {
+        with_team<T>(p.classes, rows_of_packs<T>(p.classes, x), [&](auto team, auto wide) {
+            launch(name, row_shape<decltype(team)::value>(columns),
+                   forward_rows<decltype(team)::value, decltype(wide)::value, T>, call.weights,
+                   columns, x, losses, weights);
+        });
+    }
+}
+
+template <class T>
+void cross_entropy_backward(const CrossEntropyParams<T>& p, const T* x, const T* scale, T* dx) {
+    const Call<T> call(p);
+    const char* name = "cross_entropy_backward";
+    const i64 columns = p.outer * p.inner, size = columns * p.classes;
+    if (p.input_is_log_prob) {
+        launch(name, {blocks_for(size, kThreads), kThreads}, nll_backward<T>, call.weights, size,
+               p.inner, scale, dx);
+    } else if (p.inner != 1) {
+        launch(name, {blocks_for(columns, kThreads), kThreads}, backward_columns<T>, call.weights,
+               columns, p.inner, x, scale, dx);
+    } else if (size > 0) {
+        with_team<T>(p.classes, rows_of_packs<T>(p.classes, x, dx), [&](auto team, auto wide) {
+            launch(name, row_shape<decltype(team)::value>(columns),
+                   backward_rows<decltype(team)::value, decltype(wide)::value, T>, call.weights,
+                   columns, x, scale, dx);
+        });
+    }
+}
+
+#define FUSEDNN_LOSS(T)                                                                     \
+    template void cross_entropy_forward<T>(const CrossEntropyParams<T>&, const T*, T*, T*); \
+    template void cross_entropy_backward<T>(const CrossEntropyParams<T>&, const T*, const T*, T*);
+FUSEDNN_INSTANTIATE(FUSEDNN_LOSS)
+
+}  // namespace fusednn::cuda
