@@ -1,0 +1,42 @@
+"""What the machine code and the memory traffic of the kernels may be: tables for check_code.py and
+test_traffic.py. The first row that fits a kernel counts; patterns are those of fnmatch.
+
+Files are named below csrc/cuda (below tests/cuda/kernels: kernels/...), kernels with their template
+arguments, "forward_kernel<float, int>".
+"""
+
+from __future__ import annotations
+
+# ---- machine code (check_code.py) ----------------------------------------------------------------
+
+# (file, kernel, registers): 64 K registers a multiprocessor, so with blocks of 256 threads 32 let
+# eight blocks run at once, 64 four, 128 two. A kernel at its limit is no error; one beyond it has
+# fewer blocks than its author counted on.
+REGISTERS: tuple[tuple[str, str, int], ...] = (
+    ("kernels/gemm_*.cu", "*", 128),  # 128 threads: four blocks
+    ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
+    ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
+    ("*", "*", 64),
+)
+
+# (file, kernel, instructions): each must occur, or the kernel is not what it was written to be.
+INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("kernels/gemm_tf32.cu", "*", ("HMMA", "LDGSTS")),
+    ("kernels/gemm_bf16.cu", "*", ("HMMA", "LDGSTS", "LDSM")),
+    ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
+)
+
+# (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler
+# could not keep in registers. None unless a row says so.
+LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = ()
+
+# ---- memory traffic (test_traffic.py) ------------------------------------------------------------
+
+# (line's file, "global read" and so on, ratio, reason): sectors or wavefronts over the fewest
+# possible, summed over the lines of that file in a run. Others may have 1.1.
+TRAFFIC: tuple[tuple[str, str, float, str], ...] = (
+    ("gemm_tf32.cu", "global write", 2.0, "a lane has two neighbours of C and writes them singly"),
+    ("max.cu", "global read", 2.1, "windows overlap, and with stride 2 a warp skips elements"),
+    ("max.cu", "global write", 1.3, "winners are bytes: a warp writes 32, at any offset"),
+)
+MOST_TRAFFIC = 1.1
