@@ -6,6 +6,7 @@
 #include "bindings/init.h"
 #include "bindings/ints.h"
 #include "core/errors.h"
+#include "ops/kept_weights.h"
 
 namespace fusednn::bindings {
 
@@ -149,7 +150,7 @@ struct Call {
 // but the first.
 py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle h0, py::handle c0,
                             py::handle weights, py::handle lengths, py::handle extra_object,
-                            bool keep) {
+                            bool keep, ops::KeptWeights* kept_weights) {
     const Options options(given);
     const Extra extra(options.op, extra_object);
     Call call(options, input, h0, c0, weights, lengths, extra);
@@ -179,6 +180,9 @@ py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle
     }
     {
         GilRelease release(plan.flops());
+        const ops::KeptWeights::Use use(kept_weights, call.arrays.dtype,
+                                        3 * plan.layers * plan.directions);
+        call.arrays.kept = use.matrices();
         ops::recurrent_forward(plan, call.arrays, to);
     }
     return py::make_tuple(out, h_n, c_n, saved);
@@ -242,7 +246,12 @@ py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handl
 }  // namespace
 
 void init_recurrent(py::module_& m) {
-    m.def("recurrent_forward", &recurrent_forward);
+    py::class_<ops::KeptWeights>(m, "KeptWeights")
+        .def(py::init<>())
+        .def_property_readonly("nbytes", &ops::KeptWeights::bytes);
+    m.def("recurrent_forward", &recurrent_forward, py::arg("options"), py::arg("input"),
+          py::arg("h0"), py::arg("c0"), py::arg("weights"), py::arg("lengths"), py::arg("extra"),
+          py::arg("keep"), py::arg("kept") = py::none());
     m.def("recurrent_backward", &recurrent_backward);
 }
 

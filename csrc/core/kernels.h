@@ -6,6 +6,7 @@
 //
 // All arrays are C-contiguous, 64-bit indexed, and do not overlap unless a comment says so.
 #pragma once
+#include "core/kept.h"
 #include "core/types.h"
 
 namespace fusednn {
@@ -168,6 +169,7 @@ struct RecurrentParams {
     const T *b_ih, *b_hh;  // gates * hidden values, or both null
     const T* w_hr;         // (outputs, hidden) or null
     const T *h0, *c0;      // (batch, outputs), (batch, hidden); null means zeros
+    KeptMatrix* kept;      // three, for w_ih, w_hh and w_hr packed (forward only), or null
     // In the place of w_ih and w_hh: bfloat16. For float only, and only forward.
     const BFloat16 *w_ih_bf16, *w_hh_bf16;
     // (batch, outputs) or null: what multiplies h on its way into W_hh, the same at every step.

@@ -71,6 +71,7 @@ struct RecurrentArrays {
     const void* input;
     const void *h0, *c0, *recurrent_mask;  // or null
     std::vector<const void*> weights, masks;
+    KeptMatrix* kept = nullptr;  // three for each layer and direction, or null; only forward
 };
 // inputs[l] is what layer l + 1 reads. Null: scratch memory; so is reserves empty.
 struct RecurrentOutputs {

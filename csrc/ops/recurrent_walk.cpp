@@ -70,6 +70,7 @@ class Walk {
             p.bias_c = plan.bias ? weight(first + 3, plan.hidden) : nullptr;
             p.eps = plan.eps;
         }
+        p.kept = in_.kept ? in_.kept + 3 * index : nullptr;
         p.mask = state(static_cast<const T*>(in_.recurrent_mask), index, plan.outputs);
         const std::vector<i64>& blocks = plan.blocks[direction];
         const std::vector<i64>& segments = plan.segments[direction];

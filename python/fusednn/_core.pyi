@@ -522,6 +522,12 @@ RecurrentOptions = tuple[str, str, int, bool, bool]
 # masks of dropout between the layers, the mask of recurrent dropout, checkpoint_every, eps
 RecurrentExtra = tuple[Sequence[Array] | None, Array | None, int | None, float | None]
 
+class KeptWeights:
+    """Packed weights of a recurrent layer, kept between calls with the same values."""
+
+    @property
+    def nbytes(self) -> int: ...
+
 def recurrent_forward(
     options: RecurrentOptions,
     input: Array,
@@ -531,6 +537,7 @@ def recurrent_forward(
     lengths: Array | None,
     extra: RecurrentExtra | None,
     keep: bool,
+    kept: KeptWeights | None = None,
     /,
 ) -> tuple[Array | None, Array, Array | None, tuple[Array, ...] | None]: ...
 def recurrent_backward(

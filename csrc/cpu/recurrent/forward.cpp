@@ -138,11 +138,11 @@ RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p)
       dropped_(p.mask ? p.batch * rows_.state_row() : 0),
       by_h_(p.cell == Cell::norm_lstm ? p.batch * p.gates_row : 0),
       by_ih_(fused_ ? p.steps : 0, p.batch, gates_of(p.cell), p.hidden, p.inputs, p_.w_ih, 1,
-             p.inputs),
+             p.inputs, nullptr, p.kept),
       by_hh_(p.steps, p.batch, gates_of(p.cell), p.hidden, p.outputs, p_.w_hh, 1, p.outputs,
-             p_.w_hh_bf16),
+             p_.w_hh_bf16, p.kept ? p.kept + 1 : nullptr),
       by_hr_(p.w_hr ? p.steps : 0, p.batch, 1, p.w_hr ? p.outputs : 0, p.hidden, p.w_hr, 1,
-             p.hidden),
+             p.hidden, nullptr, p.kept ? p.kept + 2 : nullptr),
       ahead_(p_, by_hh_.panels()) {
     if (p.b_ih) join_biases(p, bias_.get());
     rows_.load_state(p.h0, p.outputs, h_.get());

@@ -201,7 +201,7 @@ void pack_narrow(i64 k, i64 cols, const T* b, i64 b_row, i64 b_col, T* dst) {
 
 template <class T>
 StepProduct<T>::StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* b, i64 b_row,
-                            i64 b_col, const BFloat16* half)
+                            i64 b_col, const BFloat16* half, KeptMatrix* kept)
     : b_(b),
       half_(half),
       b_row_(b_row),
@@ -214,8 +214,15 @@ StepProduct<T>::StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* 
       depth_(max_of(ceil_div(k, max_of(ceil_div(k, kStepDepth), i64(1))), i64(1))),
       blocks_(ceil_div(n, width_)),
       step_(half ? width_ / 2 : width_),
-      packed_(in_place_ ? 0 : blocks_ * groups * step_ * k) {
+      own_(in_place_ || kept ? 0 : blocks_ * groups * step_ * k),
+      packed_(own_.get()) {
     if (in_place_) return;
+    if (kept) {
+        bool ready;
+        const i64 bytes = blocks_ * groups * step_ * k * i64(sizeof(T));
+        packed_ = static_cast<T*>(kept_matrix(kept, bytes, 2 * width_ + (half ? 1 : 0), &ready));
+        if (ready) return;
+    }
     const i64 panels = blocks_ * groups;
     parallel(panels, parallel_slots(panels, groups * n * k * i64(sizeof(T))),
              [&](i64 index, int) { pack(index); });
@@ -224,7 +231,7 @@ StepProduct<T>::StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* 
 template <class T>
 void StepProduct<T>::pack(i64 index) const {
     const i64 first = index / groups_ * width_, cols = min_of(n_ - first, width_);
-    T* dst = packed_.get() + index * step_ * k_;
+    T* dst = packed_ + index * step_ * k_;
     if (half_)
         return pack_pairs<T, kNarrowVecs>(k_, cols, half_ + (index % groups_ * n_ + first) * k_,
                                           dst);
@@ -260,7 +267,7 @@ StepProduct<T>::Operand::Operand(const StepProduct& product, i64 m, const T* a, 
 template <class T>
 void StepProduct<T>::panel(const Operand& a, i64 index, T* c, i64 ldc, i64 cols, bool accumulate,
                            bool backwards) const {
-    const T* b = packed_.get() + index * step_ * k_;
+    const T* b = packed_ + index * step_ * k_;
     if (half_) {
         return narrow_panel(a.rows, k_, backwards, a.data, a.row_stride, NarrowPanel<T, true>{b}, c,
                             ldc, cols, accumulate);
@@ -290,7 +297,7 @@ void StepProduct<T>::panel(const Operand& a, i64 index, T* c, i64 ldc, i64 cols,
 template <class T>
 void StepProduct<T>::panel_ahead(const T* a, i64 index, T* c, bool backwards,
                                  InputAhead<T>& ahead) const {
-    const T* b = packed_.get() + index * step_ * k_;
+    const T* b = packed_ + index * step_ * k_;
     const Piece<T> piece = ahead.piece();
     const auto run = [&](auto panel) {
         if (piece.k == 0) {

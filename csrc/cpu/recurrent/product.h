@@ -31,8 +31,9 @@ class StepProduct {
     // without packing.
     // Instead of b, `half` may hold B's transpose (groups * n, k) as bfloat16, if T is float and m
     // at most kNarrowRows; b is null then, b_row 1 and b_col k.
+    // kept: what a former product packed of the same B, or null.
     StepProduct(i64 uses, i64 m, i64 groups, i64 n, i64 k, const T* b, i64 b_row, i64 b_col,
-                const BFloat16* half = nullptr);
+                const BFloat16* half = nullptr, KeptMatrix* kept = nullptr);
 
     // c (m, groups * n) = A B, or c += A B.
     void multiply(i64 m, const T* a, i64 a_row, T* c, i64 ldc, bool accumulate) const;
@@ -119,7 +120,8 @@ class StepProduct {
     // From one panel to the next, in k_ steps: width_, or half of it where values are bfloat16 and
     // stand in pairs.
     i64 step_;
-    Workspace<T> packed_;
+    Workspace<T> own_;
+    T* packed_;  // own_, or what is kept
 };
 
 // Whether x's part of the gates is made step by step, beside h's, instead of for all steps at once:

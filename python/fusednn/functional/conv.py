@@ -94,7 +94,7 @@ def conv_layer(
     op = ("conv1d", "conv2d", "conv3d")[spatial - 1]
     return _conv(
         op, spatial, input, weight, bias, stride, padding, dilation, groups, "auto", flip_kernel,
-        packed.of(weight),
+        packed.of((weight,)),
     )  # fmt: skip
 
 

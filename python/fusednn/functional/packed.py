@@ -2,45 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from .. import _core
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import SHARED
 
+Keeper = TypeVar("Keeper", _core.PackedWeight, _core.KeptWeights)
 
-class PackedWeight:
-    """Of one weight at a time; made anew when it changed, and let go of while it is trained.
 
-    A change is seen by the version of the weight's memory. NumPy writes are not, so nothing is kept
+class _Packed(Generic[Keeper]):
+    """Of the same weights as long as nothing changes them; let go of while they are trained.
+
+    A change is seen by the version of a weight's memory. NumPy writes are not, so nothing is kept
     of memory that NumPy may write to.
     """
 
-    __slots__ = ("_memory", "_packed", "_version")
+    __slots__ = ("_keeper", "_memories", "_versions")
+
+    _new: type[Keeper]
 
     def __init__(self) -> None:
-        self._memory: list[int] | None = None
-        self._version = 0
-        self._packed: _core.PackedWeight | None = None
+        self._memories: list[list[int]] = []
+        self._versions: list[int] = []
+        self._keeper: Keeper | None = None
 
-    def of(self, weight: Any) -> _core.PackedWeight | None:
-        """What `_core.conv_forward` may keep the packed weight (a Tensor) in; None if nothing."""
-        memory: list[int] = weight._memory
-        if memory[1] == SHARED or (weight._requires_grad and grad_enabled()):
-            self._memory = self._packed = None
-            return None
-        if self._memory is not memory or self._version != memory[0]:
-            self._memory, self._version = memory, memory[0]
-            self._packed = _core.PackedWeight()
-        return self._packed
+    def of(self, weights: Sequence[Any]) -> Keeper | None:
+        """What the kernels may keep the packed weights (Tensors) in; None if nothing."""
+        tracked = grad_enabled()
+        memories: list[list[int]] = []
+        for weight in weights:
+            memory = weight._memory
+            if memory[1] == SHARED or (tracked and weight._requires_grad):
+                self._memories, self._keeper = [], None
+                return None
+            memories.append(memory)
+        versions = [memory[0] for memory in memories]
+        if self._versions != versions or not _same(self._memories, memories):
+            self._memories, self._versions = memories, versions
+            self._keeper = self._new()
+        return self._keeper
 
     @property
     def nbytes(self) -> int:
         """The bytes that are kept."""
-        return 0 if self._packed is None else self._packed.nbytes
+        return 0 if self._keeper is None else self._keeper.nbytes
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
-        return PackedWeight()
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return type(self)()
 
-    def __reduce__(self) -> tuple[type[PackedWeight], tuple[()]]:
-        return PackedWeight, ()
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return type(self), ()
+
+
+def _same(a: list[list[int]], b: list[list[int]]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+class PackedWeight(_Packed[_core.PackedWeight]):
+    """A convolution's weight."""
+
+    __slots__ = ()
+    _new = _core.PackedWeight
+
+
+class PackedWeights(_Packed[_core.KeptWeights]):
+    """A recurrent layer's weights."""
+
+    __slots__ = ()
+    _new = _core.KeptWeights
+
+
+class LayerWeights(list[Any]):
+    """The weights of a recurrent layer, and where they may be kept."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, weights: Iterable[Any], packed: PackedWeights) -> None:
+        super().__init__(weights)
+        self.packed = packed

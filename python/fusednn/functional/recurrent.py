@@ -10,6 +10,7 @@ import numpy as np
 from .. import _core, random
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record_outputs, wrap
+from .packed import LayerWeights
 
 # ---- single steps --------------------------------------------------------------------------------
 
@@ -340,9 +341,11 @@ def _run(
         )
         return (out, h_n) if c_n is None else (out, h_n, c_n)
     tracked = grad_enabled() and any(map(needs, inputs))
+    kept = weights.packed.of(weights) if type(weights) is LayerWeights else None
     out, h_n, c_n, saved = _core.recurrent_forward(
-        options, raw(input), raw(h), raw(c), [raw(w) for w in weights], lengths, extra, tracked
-    )
+        options, raw(input), raw(h), raw(c), [raw(w) for w in weights], lengths, extra, tracked,
+        kept,
+    )  # fmt: skip
     results: tuple[Any, ...] = (h_n,) if c_n is None else (h_n, c_n)
     if out is not None:
         results = (out, *results)

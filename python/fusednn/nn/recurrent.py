@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from .. import functional as F
+from ..functional.packed import LayerWeights, PackedWeights
 from . import init
 from .dense import check_sizes, new_parameter
 from .module import Module, cast_float, is_bfloat16
@@ -121,6 +122,7 @@ class _Stack(Recurrent):
                 for kind, shape in shapes.items():
                     self.register_parameter(kind + suffix, new_parameter(*shape, dtype=dtype))
         self._names = tuple(self._parameters)
+        self._packed = PackedWeights()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -130,7 +132,7 @@ class _Stack(Recurrent):
 
     def _weights(self) -> list[Parameter]:
         state = self.__dict__
-        return [state[name] for name in self._names]
+        return LayerWeights([state[name] for name in self._names], self._packed)
 
     @property
     def all_weights(self) -> list[list[Parameter]]:
