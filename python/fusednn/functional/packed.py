@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from .. import _core
@@ -79,6 +79,4 @@ class LayerWeights(list[Any]):
 
     __slots__ = ("packed",)
 
-    def __init__(self, weights: Iterable[Any], packed: PackedWeights) -> None:
-        super().__init__(weights)
-        self.packed = packed
+    packed: PackedWeights

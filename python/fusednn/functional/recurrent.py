@@ -341,11 +341,13 @@ def _run(
         )
         return (out, h_n) if c_n is None else (out, h_n, c_n)
     tracked = grad_enabled() and any(map(needs, inputs))
-    kept = weights.packed.of(weights) if type(weights) is LayerWeights else None
+    x, kept = raw(input), None
+    # One or two steps read the weights where they lie.
+    if type(weights) is LayerWeights and type(x) is np.ndarray and x.size > 2 * x.shape[-1]:
+        kept = weights.packed.of(weights)
     out, h_n, c_n, saved = _core.recurrent_forward(
-        options, raw(input), raw(h), raw(c), [raw(w) for w in weights], lengths, extra, tracked,
-        kept,
-    )  # fmt: skip
+        options, x, raw(h), raw(c), [raw(w) for w in weights], lengths, extra, tracked, kept
+    )
     results: tuple[Any, ...] = (h_n,) if c_n is None else (h_n, c_n)
     if out is not None:
         results = (out, *results)

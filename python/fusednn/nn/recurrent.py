@@ -132,7 +132,9 @@ class _Stack(Recurrent):
 
     def _weights(self) -> list[Parameter]:
         state = self.__dict__
-        return LayerWeights([state[name] for name in self._names], self._packed)
+        weights = LayerWeights([state[name] for name in self._names])
+        weights.packed = self._packed
+        return weights
 
     @property
     def all_weights(self) -> list[list[Parameter]]:
