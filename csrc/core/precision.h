@@ -5,7 +5,7 @@ namespace fusednn {
 
 enum class Float32Precision : int {
     highest,  // products of float32 values, added in float32
-    high,     // factors rounded to 10 bits of mantissa (TF32), added in float32
+    high,     // factors cut to 10 bits of mantissa (TF32), added in float32
 };
 
 // One setting for the process.

@@ -31,6 +31,9 @@ CASES = {
 each_case = pytest.mark.parametrize("name", CASES)
 
 
+TF32 = 1.28 * 2.0**-10
+
+
 @pytest.fixture(params=["highest", "high"])
 def precision(request):
     if request.param == "high" and request.node.callspec.params.get("dtype") == "float64":
@@ -44,7 +47,7 @@ def close(got, expected, bound, depth, precision):
     """Within what rounding explains; see test_product_kernels."""
     eps = np.finfo(got.dtype).eps * (2 + np.sqrt(depth))
     if got.dtype == "float32" and precision == "high":
-        eps += 2.0**-10
+        eps += TF32
     assert got.shape == expected.shape
     assert np.all(np.abs(got - expected) <= eps * np.asarray(bound, "float64") + 1e-300)
 

@@ -9,6 +9,8 @@ import fusednn as fn
 import fusednn.functional as F
 from fusednn import _core
 
+TF32 = 1.28 * 2.0**-10
+
 
 @pytest.fixture(params=["highest", "high"])
 def precision(request):
@@ -22,15 +24,16 @@ def precision(request):
 def close(got, factors, dtype, precision):
     """The product of two float64 matrices, within what rounding explains.
 
-    TF32 has 10 bits of mantissa: rounding a factor costs at most 2^-11 of it, a product's two
-    factors 2^-10, and the sum at most that of the sum of absolute values. Without it, n additions
-    and multiplications cost at most n + 1 roundings of half a bit, of which sqrt(n) are usual.
+    TF32 has 10 bits of mantissa: a factor loses at most 1.28 * 2^-11 of itself (gemm/math.h), a
+    product twice that, and the sum at most that of the sum of absolute values. Without it, n
+    additions and multiplications cost at most n + 1 roundings of half a bit, of which sqrt(n) are
+    usual.
     """
     a, b = (np.asarray(x, "float64") for x in factors)
     bound = np.abs(a) @ np.abs(b)
     eps = np.finfo(dtype).eps * (2 + np.sqrt(a.shape[-1]))
     if dtype == "float32" and precision == "high":
-        eps += 2.0**-10
+        eps += TF32
     assert got.dtype == dtype
     assert np.all(np.abs(got - a @ b) <= eps * bound + 1e-300)
 
@@ -147,7 +150,7 @@ def test_linear(xp, dtype, precision, size, relu):
         expected = np.maximum(expected, 0)
     bound = np.abs(x.astype("float64")) @ np.abs(w.T.astype("float64")) + np.abs(b)
     high = dtype == "float32" and precision == "high"
-    eps = np.finfo(dtype).eps * (2 + np.sqrt(ins)) + (2.0**-10 if high else 0)
+    eps = np.finfo(dtype).eps * (2 + np.sqrt(ins)) + (TF32 if high else 0)
     assert np.all(np.abs(xp.asnumpy(got) - expected) <= eps * bound)
 
 
@@ -193,3 +196,20 @@ def test_precision_reaches_the_kernels(xp):
         fn.matmul(x, x)
         assert bool(take_counts()["mma"]) is expected
     fn.set_float32_precision("highest")
+
+
+def test_high_precision_has_no_drift(xp):
+    """Factors come out too small as often as too large: long sums of one sign stay near."""
+    rng = np.random.default_rng(9)
+    a, b = (np.exp(rng.uniform(0, 5, s)).astype("float32") for s in ((20, 1000), (1000, 20)))
+    fn.set_float32_precision("high")
+    got = xp.asnumpy(fn.matmul(xp.asarray(a), xp.asarray(b)))
+    fn.set_float32_precision("highest")
+    ratio = got / (a.astype("float64") @ b)
+    assert abs(ratio.mean() - 1) < 2e-5
+    np.testing.assert_allclose(ratio, 1, atol=1e-4)
+    whole = xp.asarray(rng.integers(-256, 256, (20, 30)).astype("float32"))  # fits 10 bits
+    fn.set_float32_precision("high")
+    got = xp.asnumpy(fn.matmul(whole, whole.T))
+    fn.set_float32_precision("highest")
+    np.testing.assert_array_equal(got, xp.asnumpy(whole) @ xp.asnumpy(whole).T)

@@ -231,6 +231,9 @@ using ExactLarge = Exact<float, 128, 64, 8, 8, 3>;
 using ExactSmall = Exact<float, 64, 64, 8, 4, 4>;
 using ExactFlat = Exact<float, 32, 128, 4, 4, 2>;
 using ExactDouble = Exact<double, 64, 64, 4, 4, 2>;
+// For positions of 64 bits, which take registers.
+using ExactGeneral = Exact<float, 64, 64, 8, 4, 2>;
+using ExactDoubleGeneral = Exact<double, 64, 64, 4, 4, 1>;
 using TensorLarge = Tensor<128, 64, 64, 32, 3>;
 using TensorSmall = Tensor<64, 64, 32, 32, 4>;
 
@@ -248,9 +251,10 @@ void product(const char* name, const Problem& problem, i64 batches) {
     using T = typename Problem::Work::A::Value;
     const i64 m = problem.work.m, n = problem.work.n;
     if constexpr (sizeof(T) == 8) {
-        launch_product<ExactDouble>(name, problem, batches);
+        using Math = std::conditional_t<kGeneral, ExactDoubleGeneral, ExactDouble>;
+        launch_product<Math>(name, problem, batches);
     } else if constexpr (kGeneral) {
-        launch_product<ExactSmall>(name, problem, batches);
+        launch_product<ExactGeneral>(name, problem, batches);
     } else if (float32_precision() == Float32Precision::high) {
         if constexpr (!Problem::kVaries) {
             if (large_tiles(m, n, batches)) {
