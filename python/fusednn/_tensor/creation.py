@@ -103,10 +103,10 @@ def from_dlpack(source: Any) -> Tensor:
     """
     if isinstance(source, TensorBase):
         return source.detach()  # type: ignore[attr-defined, no-any-return]
-    if not hasattr(source, "__dlpack__"):
-        raise TypeError(f"from_dlpack: {type(source).__name__} has no __dlpack__")
     if on_gpu(source):
         return from_gpu("from_dlpack", source)
+    if not hasattr(source, "__dlpack__"):
+        raise TypeError(f"from_dlpack: {type(source).__name__} has no __dlpack__")
     try:
         array = np.from_dlpack(source)
     except RuntimeError as error:  # a dtype or device that NumPy lacks

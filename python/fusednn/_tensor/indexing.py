@@ -131,6 +131,11 @@ def _setitem_backward(node: Node, grad: Any) -> Gradients:
     return grad_target, grad_value
 
 
+def _positions(index: Any) -> Any:
+    array = raw(index)
+    return array if is_array(array) else np.asarray(array)
+
+
 class Indexing(InPlace):
     """Subscripts of Tensor."""
 
@@ -194,7 +199,7 @@ class Indexing(InPlace):
     def index_select(self, dim: int, index: Tensor | Array) -> Tensor:
         """The slices at the positions `index` (a vector of integers) along dim, copied."""
         lead = (slice(None),) * normalized_axis("index_select", dim, self._data.ndim)
-        positions = np.asarray(raw(index))
+        positions = _positions(index)
         if positions.ndim > 1:
             raise ValueError(f"index_select: index has shape {positions.shape}, expected a vector")
         return self[(*lead, positions.reshape(-1))]
@@ -202,11 +207,15 @@ class Indexing(InPlace):
     def gather(self, dim: int, index: Tensor | Array) -> Tensor:
         """out[i][j][k] = self[i][index[i][j][k]][k] for dim = 1, and so on; index has self's rank
         and is not larger along the other axes."""
-        positions = np.asarray(raw(index))
+        positions = _positions(index)
         if positions.ndim != self._data.ndim:
             raise ValueError(
                 f"gather: index has {positions.ndim} axes, expected {self._data.ndim} as input"
             )
         axis = normalized_axis("gather", dim, self._data.ndim)
-        grids = namespace(positions).ogrid[tuple(slice(n) for n in positions.shape)]
+        xp, axes = namespace(positions), range(positions.ndim)
+        grids = [
+            xp.arange(n).reshape([-1 if i == j else 1 for j in axes])
+            for i, n in enumerate(positions.shape)
+        ]
         return self[tuple(positions if i == axis else grid for i, grid in enumerate(grids))]

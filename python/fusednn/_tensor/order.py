@@ -72,7 +72,7 @@ class Order(TensorBase):
         return np.flip(data.shape[axis] - 1 - rising, axis)
 
     def _picked(self, order: Array, dim: int) -> Sorted:
-        indices = wrap(np.ascontiguousarray(order) if order.ndim else order)
+        indices = wrap(namespace(order).ascontiguousarray(order) if order.ndim else order)
         if order.ndim == 0:
             return Sorted(self.clone(), indices)  # type: ignore[attr-defined]
         axis = self._axis("sort", dim)

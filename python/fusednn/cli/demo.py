@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .options import add_seed, add_threads, positive, use_threads
+from .options import add_device, add_seed, add_threads, positive, use_device, use_threads
 
 if TYPE_CHECKING:
     from .._tensor.tape import Array
@@ -27,7 +27,8 @@ brings along: conv 3x3-16, ReLU, max-pool, conv 3x3-32, ReLU, max-pool, linear; 
 AdamW. The test set is always the same 360 digits. Prints the accuracy, the confusion matrix, what
 ran, and each kernel beside the same maths in NumPy. Takes a few seconds.
 
-Exit status: 0 if at least 98 % of the test digits were read, 1 if not, 2 without scikit-learn.
+Exit status: 0 if at least 98 % of the test digits were read, 1 if not, 2 without scikit-learn or
+without the device.
 """
 
 
@@ -51,6 +52,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     add_threads(parser)
     add_seed(parser)
+    add_device(parser)
     return parser
 
 
@@ -94,8 +96,9 @@ def _progress(total: int) -> Any:
 def train(model: Module, x: Array, y: Array, epochs: int) -> float:
     """Trains in place; returns the last epoch's mean loss."""
     from .. import functional as F
-    from .. import optim, random
+    from .. import optim, random, tensor
 
+    device = next(model.parameters()).device
     optimizer = optim.AdamW(model.parameters(), lr=3e-3)
     batches = -(-len(x) // BATCH)
     bar = _progress(epochs * batches)
@@ -106,7 +109,8 @@ def train(model: Module, x: Array, y: Array, epochs: int) -> float:
         for start in range(0, len(x), BATCH):
             chosen = order[start : start + BATCH]
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(x[chosen]), y[chosen])
+            images, labels = tensor(x[chosen], device=device), tensor(y[chosen], device=device)
+            loss = F.cross_entropy(model(images), labels)
             loss.backward()
             optimizer.step()
             total += loss.item() * len(chosen)
@@ -134,8 +138,13 @@ def _matrix(truth: Array, guess: Array) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, tests and reports."""
-    from .. import _core, no_grad, random
+    from .. import _core, no_grad, random, tensor
 
+    try:
+        use_device(arguments)
+    except ValueError as error:
+        print(f"fusednn demo: {error}", file=sys.stderr)
+        return 2
     try:
         x, y, test_x, test_y = digits()
     except ImportError:
@@ -146,20 +155,20 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     use_threads(arguments)
     random.manual_seed(arguments.seed)
-    model = network()
+    model = network().to(arguments.device)
     start = time.perf_counter()
     loss = train(model, x, y, arguments.epochs)
     seconds = time.perf_counter() - start
     model.eval()
     with no_grad():
-        guess = model(test_x).argmax(1).numpy()
+        guess = model(tensor(test_x, device=arguments.device)).argmax(1).cpu().numpy()
     accuracy = float((guess == test_y).mean())
     print(
         f"read {accuracy:.4f} of {len(test_y)} test digits right after {arguments.epochs} epochs "
         f"of {len(x)} ({seconds:.1f} s, loss {loss:.4f})\n"
     )
     print(_matrix(test_y, guess))
-    print(f"\nisa {_core.cpu_isa()}, threads {_core.get_num_threads()}, device cpu")
+    print(f"\nisa {_core.cpu_isa()}, threads {_core.get_num_threads()}, device {arguments.device}")
     if not arguments.no_table:
         from . import kernels
 

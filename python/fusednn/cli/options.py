@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 _LARGEST = 1 << 31  # no count of anything here is larger
@@ -83,7 +84,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def use_device(arguments: argparse.Namespace) -> None:
     """ValueError unless --device is one that is here."""
-    from .._tensor.device import making
+    if arguments.device == "cpu":
+        return
+    from .. import _core
 
-    with making("--device", arguments.device):
-        pass
+    if not _core.has_cuda():
+        raise ValueError(f"--device {arguments.device}: {_core.cuda_status()}")
+    if find_spec("cupy") is None:
+        raise ValueError(f"--device {arguments.device} needs CuPy; pip install 'fusednn[cuda]'")

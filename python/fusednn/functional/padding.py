@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
+from .._tensor.device import is_array, namespace
 from .._tensor.shape import flattened_shape
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record, wrap
 
@@ -26,7 +26,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     array([0., 1., 2.])
     """
     x = raw(input)
-    if not isinstance(x, ndarray):
+    if not is_array(x):
         raise TypeError(f"pad: input must be a Tensor or an array, got {type(x).__name__}")
     widths = _widths(x.shape, pad)
     if mode not in _MODES:
@@ -70,7 +70,8 @@ def _padded(x: Array, widths: list[tuple[int, int]], mode: str, value: float) ->
     shape = tuple(n + front + back for n, (front, back) in zip(x.shape, widths, strict=True))
     if x.dtype.kind in "biu" and mode == "constant" and np.asarray(value, x.dtype) != value:
         raise TypeError(f"pad: value={value} for input of dtype {x.dtype}")
-    out = np.full(shape, value, x.dtype) if mode == "constant" else np.empty(shape, x.dtype)
+    xp = namespace(x)
+    out = xp.full(shape, value, x.dtype) if mode == "constant" else xp.empty(shape, x.dtype)
     inner, outer = _windows(x.shape, widths)
     out[outer] = x[inner]
     if mode != "constant":
@@ -117,7 +118,7 @@ def _pad_backward(node: Node, grad: Any) -> Gradients:
         inner, outer = _windows(shape, widths)
         if all(min(pair) >= 0 for pair in widths):
             return (grad[outer],)
-        full = np.zeros(shape, grad.dtype)
+        full = namespace(grad).zeros(shape, grad.dtype)
         full[inner] = grad[outer]
         return (full,)
     for axis, (front, back) in enumerate(widths):

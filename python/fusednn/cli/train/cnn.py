@@ -83,6 +83,7 @@ def prepare(config: dict[str, Any]) -> Task:
         loss=lambda batch: F.cross_entropy(model(batch[0]), batch[1]),
         validate=lambda: _accuracy(model, test),
         metric="accuracy",
+        gpu=True,
     )
 
 
@@ -95,10 +96,13 @@ def _first(dataset: ArrayDataset, limit: int | None) -> ArrayDataset:
 def _accuracy(model: Any, dataset: ArrayDataset) -> dict[str, float]:
     from ... import functional as F
     from ...data import DataLoader
+    from .task import placed
 
     loss, right = 0.0, 0
-    for x, y in DataLoader(dataset, 500):
+    device = next(model.parameters()).device
+    for batch in DataLoader(dataset, 500):
+        x, y = placed(batch, device)
         scores = model(x)
         loss += F.cross_entropy(scores, y, reduction="sum").item()
-        right += int((scores.argmax(1).numpy() == y).sum())
+        right += int((scores.argmax(1) == y).sum().item())
     return {"loss": loss / len(dataset), "accuracy": float(np.float64(right) / len(dataset))}

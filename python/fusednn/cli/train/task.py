@@ -15,7 +15,8 @@ class Task:
     samples, unless given). validate: numbers on held-out data, among them "loss" and `metric`, by
     which the best epoch is chosen; held_out: its batches, where others want them. sample: some
     lines to print after every epoch; report: of the trained model, at the end; drawing: what the
-    picture shows below the learning curves, given an axes of matplotlib. about: what it takes to
+    picture shows below the learning curves, given an axes of matplotlib. gpu: model, loss and
+    validate work on a GPU too. about: what it takes to
     build the network again, kept in the
     checkpoint. The loop fills in scheduler and average.
     """
@@ -34,9 +35,19 @@ class Task:
     report: Callable[[], str] | None = None
     drawing: Callable[[Any], None] | None = None
     held_out: Any = None
+    gpu: bool = False
     about: dict[str, Any] = field(default_factory=dict)
     scheduler: Any = None
     average: Any = None
+
+
+def placed(batch: Any, device: str) -> Any:
+    """The arrays of a batch as Tensors on `device`; as they are for the CPU."""
+    if device == "cpu":
+        return batch
+    from ... import tensor
+
+    return tuple(tensor(array, device=device) for array in batch)
 
 
 @dataclass

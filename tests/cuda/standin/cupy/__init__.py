@@ -77,12 +77,18 @@ def _device(value: Any) -> Any:
 class ndarray:
     """An array in the memory of a device."""
 
-    __slots__ = ("__weakref__", "_buffer", "_map")
+    __slots__ = ("__weakref__", "_buffer", "_map", "base")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, buffer: _Buffer, described: np.ndarray[Any, Any]) -> None:
+    def __init__(
+        self, buffer: _Buffer, described: np.ndarray[Any, Any], base: ndarray | None = None
+    ) -> None:
         self._buffer = buffer
         self._map = described  # shape, strides and address; its elements are out of reach
+        self.base = base  # whose memory a view reads
+
+    def _view(self, described: np.ndarray[Any, Any]) -> ndarray:
+        return ndarray(self._buffer, described, self if self.base is None else self.base)
 
     # ---- what it is
 
@@ -128,7 +134,7 @@ class ndarray:
 
     @property
     def T(self) -> ndarray:
-        return ndarray(self._buffer, self._map.T)
+        return self._view(self._map.T)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -140,6 +146,12 @@ class ndarray:
             "strides": None if self.flags.c_contiguous else self.strides,
             "stream": cuda.get_current_stream().ptr or 1,
         }
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self  # read by `from_dlpack` below, and by nobody else
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device.id
 
     def __len__(self) -> int:
         return len(self._map)
@@ -185,9 +197,7 @@ class ndarray:
         basic = index if isinstance(index, tuple) else (index,)
         if all(one is None or one is ... or isinstance(one, int | slice) for one in basic):
             # A number as an array without axes, not as a scalar, which would have to be read.
-            return ndarray(
-                self._buffer, self._map[(*basic, ...)] if ... not in basic else self._map[index]
-            )
+            return self._view(self._map[(*basic, ...)] if ... not in basic else self._map[index])
         return _device(self.get()[_host(index)])
 
     def __setitem__(self, index: Any, values: Any) -> None:
@@ -203,15 +213,15 @@ class ndarray:
     def reshape(self, *shape: Any, order: str = "C") -> ndarray:
         size = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         try:
-            return ndarray(self._buffer, np.reshape(self._map, size, copy=False))
+            return self._view(np.reshape(self._map, size, copy=False))
         except ValueError:
             return array(self.get().reshape(size))
 
     def transpose(self, *axes: Any) -> ndarray:
-        return ndarray(self._buffer, self._map.transpose(*axes))
+        return self._view(self._map.transpose(*axes))
 
     def swapaxes(self, a: int, b: int) -> ndarray:
-        return ndarray(self._buffer, self._map.swapaxes(a, b))
+        return self._view(self._map.swapaxes(a, b))
 
     def ravel(self) -> ndarray:
         return self.reshape(-1)
