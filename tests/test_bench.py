@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import sys
 import threading
 
 import numpy as np
@@ -15,6 +16,7 @@ from fusednn.bench import (
     ceilings,
     compare,
     conv,
+    gpu,
     machine,
     measure,
     peers,
@@ -94,6 +96,8 @@ def test_cases_are_matched_by_name_and_direction():
         (["--peers", "torch,numpy"], "'numpy' is none of torch, torch-cl, ort, jax"),
         (["--cases", "("], "'(' is no regular expression"),
         (["--threads", "0"], "must be at least 1, got 0"),
+        (["--device", "tpu"], "'tpu' is none of cpu, cuda"),
+        (["--device", ""], "expected at least one of cpu, cuda"),
         (["--budget", "inf"], "must be a positive number of seconds, got inf"),
         (["--direction", "bwd"], "invalid choice: 'bwd'"),
         (["--plot", "f.txt"], "argument --plot: f.txt must end in .png, .pdf or .svg"),
@@ -122,6 +126,36 @@ def test_what_cannot_be_run_is_answered_in_one_line(arguments, message, capsys):
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def no_gpu(monkeypatch):
+    monkeypatch.setattr("fusednn.has_cuda", lambda: False)
+    monkeypatch.setattr("fusednn.cuda_status", lambda: "no CUDA device: no driver")
+
+
+def test_without_a_gpu_its_column_says_why(quick, monkeypatch, capsys, tmp_path):
+    no_gpu(monkeypatch)
+    path = tmp_path / "r.json"
+    arguments = ["--device", "cpu,cuda", "--cases", "64x16x8x8.* fwd$", "--peers", "none"]
+    arguments += ["--budget", "0.01", "--json", str(path)]
+    assert cli.run(parsed(*arguments)) == 0
+    out = capsys.readouterr().out
+    assert "the cuda column stays empty: no CUDA device: no driver" in out
+    run = records.load(path)
+    assert {record.device for record in run.records} == {"cpu"}
+    assert run.header["cuda"] == {"status": "no CUDA device: no driver"}
+
+
+def test_a_gpu_alone_must_be_there(quick, monkeypatch, capsys):
+    no_gpu(monkeypatch)
+    assert cli.run(parsed("--device", "cuda", "--cases", "64x16x8x8")) == 2
+    assert "nothing to time on: no CUDA device: no driver" in capsys.readouterr().err
+
+
+def test_a_gpu_without_cupy(monkeypatch):
+    monkeypatch.setattr("fusednn.has_cuda", lambda: True)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gpu.unavailable().startswith("CuPy is missing")
 
 
 # ---- a run ---------------------------------------------------------------------------------------
@@ -443,6 +477,25 @@ def test_records_are_written_and_read_back(tmp_path):
     run.save(path)
     assert records.load(path) == run
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_files_from_before_there_were_gpus_are_read(tmp_path):
+    path = tmp_path / "old.json"
+    old = dataclasses.asdict(record())
+    del old["kernel_us"], old["transfer_us"]
+    path.write_text(json.dumps({"format": records.FORMAT, "header": {}, "records": [old]}))
+    assert records.load(path).records == [record()]
+
+
+def test_table_line_of_a_gpu():
+    lines = tables.Table(["conv a fwd"], ["torch"])
+    ours = record(device="cuda", median_us=10.0, kernel_us=8.0, transfer_us=500.0, gflops=5000.0)
+    theirs = record(device="cuda", impl="torch", kernel_us=16.0)
+    text = lines.gpu_line([ours, theirs], [record()])
+    assert text.split() == [
+        "on", "cuda", "10.0", "99.0", "5.00", "TF/s", "50%", "FMA", "1e-07", "kernels", "8.00,",
+        "transfer", "500,", "torch", "16.0", "(2.00x);", "10.0x", "the", "CPU",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ namespace fusednn::cuda {
 
 // Threads of a block, and what each moves at once: 16 bytes, the widest load there is.
 constexpr int kElementThreads = 256;
+// Blocks that a multiprocessor must have room for: 64 registers a thread. Left to itself the
+// compiler aims at eight, and spills where 32 registers do not do.
+constexpr int kElementBlocks = 4;
 
 template <class T>
 struct alignas(16) Pack {
@@ -21,7 +24,7 @@ FUSEDNN_DEVICE i64 quotient(i64 a, i64 b) {
 
 // The vectors of the arrays, then the elements that are left.
 template <class T, int kInputs, class Fn>
-__global__ void __launch_bounds__(kElementThreads)
+__global__ void __launch_bounds__(kElementThreads, kElementBlocks)
     map_packs(i64 size, const T* a, const T* b, T* out, Fn fn) {
     constexpr int n = Pack<T>::kSize;
     const i64 packs = size / n, step = i64(gridDim.x) * blockDim.x;
@@ -48,7 +51,7 @@ __global__ void __launch_bounds__(kElementThreads)
 
 // Arrays that begin between the vectors.
 template <class T, int kInputs, class Fn>
-__global__ void __launch_bounds__(kElementThreads)
+__global__ void __launch_bounds__(kElementThreads, kElementBlocks)
     map_single(i64 size, const T* a, const T* b, T* out, Fn fn) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += step) {

@@ -57,6 +57,15 @@ def test_relu(xp, dtype, size, order):
     np.testing.assert_array_equal(xp.asnumpy(dx), _core.relu_backward(dy, x))
 
 
+@pytest.mark.parametrize("size", [1, 255, 257, 1025])
+def test_arrays_that_begin_between_two_vectors(xp, dtype, size):
+    x = inputs(size + 1, dtype)
+    got = F.relu(xp.asarray(x)[1:])
+    np.testing.assert_array_equal(xp.asnumpy(got), F.relu(x[1:]))
+    dx = _core.relu_backward(xp.asarray(x)[1:], xp.asarray(x)[:-1])
+    np.testing.assert_array_equal(xp.asnumpy(dx), _core.relu_backward(x[1:], x[:-1]))
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("size", [3, 257, 1025])
 def test_unary_forward(xp, dtype, function, size):

@@ -6,7 +6,6 @@ import numpy as np
 
 from fusednn.bench.peers import Peers
 from fusednn.bench.work import (
-    OURS,
     Call,
     Work,
     jax_call,
@@ -27,7 +26,7 @@ OPSET = 23
 def prepare(case: AttentionCase, direction: Direction, dtype: np.dtype[Any], peers: Peers) -> Work:
     arrays = case.arrays(dtype)
     work = Work(case, direction, dtype, expected(case, direction, arrays), case.keys)
-    work.calls[OURS] = _ours(case, direction, arrays)
+    work.ours(lambda arrays: _ours(case, direction, arrays), arrays)
     if "torch" in peers:
         work.peer("torch", lambda: _torch(peers.torch, case, direction, arrays))
     if "ort" in peers and direction == "fwd":

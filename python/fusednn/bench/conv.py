@@ -7,7 +7,6 @@ import numpy as np
 
 from fusednn.bench.peers import Peers
 from fusednn.bench.work import (
-    OURS,
     Call,
     Work,
     jax_call,
@@ -38,7 +37,7 @@ def prepare(case: ConvCase, direction: Direction, dtype: np.dtype[Any], peers: P
             )
         )
     work = Work(case, direction, dtype, [*expected], terms)
-    work.calls[OURS] = _ours(case, direction, arrays)
+    work.ours(lambda arrays: _ours(case, direction, arrays), arrays)
     if "torch" in peers:
         work.peer("torch", lambda: _torch(peers.torch, case, direction, arrays, False))
     if "torch-cl" in peers and case.spatial == 2:

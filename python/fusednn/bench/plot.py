@@ -26,7 +26,8 @@ def draw(path: Path, run: Run) -> None:
     """One bar per case and direction, in the order they ran; `run` holds at least one of ours."""
     from matplotlib.figure import Figure
 
-    ours = [record for record in run.records if record.impl == OURS]
+    device = run.records[0].device  # one of them: bars of two would say the same names
+    ours = [record for record in run.records if record.impl == OURS and record.device == device]
     compared = [record for record in ours if record.ratio_to_best_peer is not None]
     shown = compared or ours
     figure = Figure(figsize=(9, 1.4 + 0.24 * len(shown)), dpi=150, layout="constrained")

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fusednn.bench.peers import Peers
 from fusednn.bench.work import (
-    OURS,
     Call,
     Work,
     jax_call,
@@ -30,7 +29,7 @@ def prepare(case: PoolCase, direction: Direction, dtype: np.dtype[Any], peers: P
         expected = backward(case, arrays["input"], arrays["grad"])
         terms = math.prod(case.kernel)  # as many windows may share an element
     work = Work(case, direction, dtype, [expected], terms)
-    work.calls[OURS] = _ours(case, direction, arrays)
+    work.ours(lambda arrays: _ours(case, direction, arrays), arrays)
     if "torch" in peers:
         work.peer("torch", lambda: _torch(peers.torch, case, direction, arrays, False))
     if "torch-cl" in peers and case.spatial == 2:

@@ -38,6 +38,9 @@ class Record:
     ceiling: str
     # The middle half of the rounds over their median.
     spread: float
+    # On a GPU: between CUDA's events, and moving inputs there and results back (ours alone).
+    kernel_us: float | None = None
+    transfer_us: float | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
@@ -78,8 +81,14 @@ def load(path: str | Path) -> Run:
         content = json.loads(Path(path).read_text())
         if content["format"] != FORMAT:
             raise NotABenchFileError(f"{path}: format {content['format']!r}, expected {FORMAT!r}")
-        names = [f.name for f in dataclasses.fields(Record)]
-        records = [Record(**{name: item[name] for name in names}) for item in content["records"]]
+        records = [_record(item) for item in content["records"]]
         return Run(dict(content["header"]), records)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise NotABenchFileError(f"{path}: no benchmark results ({error})") from error
+
+
+def _record(item: dict[str, Any]) -> Record:
+    """KeyError for a field that is missing, but for those that older files do not have."""
+    fields = dataclasses.fields(Record)
+    given = [f.name for f in fields if f.name in item or f.default is dataclasses.MISSING]
+    return Record(**{name: item[name] for name in given})

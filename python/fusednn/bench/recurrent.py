@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from fusednn.bench.peers import Peers
 from fusednn.bench.work import (
-    OURS,
     Call,
     Work,
     jax_call,
@@ -31,7 +30,7 @@ def prepare(case: RecurrentCase, direction: Direction, dtype: np.dtype[Any], pee
     if direction == "fwdbwd":
         terms *= max(case.batch, 1)
     work = Work(case, direction, dtype, oracle(case, direction, arrays), terms)
-    work.calls[OURS] = _ours(direction, arrays)
+    work.ours(lambda arrays: _ours(direction, arrays), arrays)
     if "torch" in peers:
         work.peer("torch", lambda: _torch(peers.torch, case, direction, arrays))
     if "ort" in peers and direction == "fwd":

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from fusednn.bench import (
     attention,
     ceilings,
     conv,
+    gpu,
     machine,
     peers,
     pool,
@@ -53,6 +54,7 @@ class Options:
     peers: Sequence[str] = peers.PEERS
     dtype: str = "float32"
     budget: float = 1.2
+    devices: Sequence[str] = ("cpu",)
 
 
 def selected(options: Options) -> list[tuple[Case, Direction]]:
@@ -91,6 +93,7 @@ def run(options: Options, say: Callable[[str], None] = print) -> tuple[records.R
         result = records.Run(_header(options, others, ceiling))
         for line in _introduction(result.header, others, ceiling):
             say(line)
+        card = _open_gpu(options, dtype, others, result, say)
         names = [f"{case.name} {direction}" for case, direction in chosen]
         lines = table.Table(names, [name for name in others.names if name in others])
         say(lines.heading())
@@ -98,15 +101,23 @@ def run(options: Options, say: Callable[[str], None] = print) -> tuple[records.R
         try:
             for case, direction in chosen:
                 work = PREPARE[case.op](case, direction, dtype, others)
-                found, complaints = _one(work, options, ceiling)
-                wrong += complaints
-                for name, reason in work.unable.items():
-                    say(f"{name} cannot run {case.name} {direction}: {reason}")
-                for complaint in complaints:
-                    say(f"WRONG: {complaint}")
-                if found:
-                    result.records += found
-                    say(lines.line(found))
+                found: list[records.Record] = []
+                if "cpu" in options.devices:
+                    found, complaints = _one(work, options, ceiling)
+                    wrong += complaints
+                    for name, reason in work.unable.items():
+                        say(f"{name} cannot run {case.name} {direction}: {reason}")
+                    for complaint in complaints:
+                        say(f"WRONG: {complaint}")
+                    if found:
+                        result.records += found
+                        say(lines.line(found))
+                if card:
+                    on_gpu, complaints = _on_gpu(work, options, card, say)
+                    wrong += complaints
+                    if on_gpu:
+                        result.records += on_gpu
+                        say(lines.gpu_line(on_gpu, found))
         except KeyboardInterrupt:
             wrong.append("interrupted")
     return result, wrong
@@ -131,13 +142,68 @@ def _one(
     return _records(work, options, ceiling, timings, errors), complaints
 
 
+def _open_gpu(
+    options: Options,
+    dtype: np.dtype[Any],
+    others: peers.Peers,
+    result: records.Run,
+    say: Callable[[str], None],
+) -> gpu.Gpu | None:
+    """The GPU if one is asked for; says why its column stays empty, or what it can do."""
+    if "cuda" not in options.devices:
+        return None
+    if reason := gpu.unavailable():
+        if "cpu" not in options.devices:
+            raise ValueError(f"nothing to time on: {reason}")
+        say(f"NOTE: the cuda column stays empty: {reason}")
+        result.header["cuda"] = {"status": reason}
+        return None
+    card = gpu.open_gpu(dtype, others)
+    result.header["cuda"] = card.describe()
+    say(
+        f"{fn.cuda_status()}; measured ceilings: {card.ceiling.gflops / 1e3:.1f} TFLOP/s "
+        f"{dtype.name} (matrix product), copy {card.ceiling.gbps['DRAM']:.0f} GB/s"
+    )
+    return card
+
+
+def _on_gpu(
+    work: Work, options: Options, card: gpu.Gpu, say: Callable[[str], None]
+) -> tuple[list[records.Record], list[str]]:
+    """Checks and times the case on the GPU."""
+    where = f"{work.case.name} {work.direction}"
+    measured, complaints, unable = gpu.measure(card, work, options.budget)
+    for name, reason in unable.items():
+        say(f"{name} cannot run {where} on cuda: {reason}")
+    for complaint in complaints:
+        say(f"WRONG: {complaint}")
+    timings = {name: one.kernel for name, one in measured.items()}
+    errors = {name: one.error for name, one in measured.items()}
+    found = []
+    for record in _records(work, options, card.ceiling, timings, errors, "cuda"):
+        one = measured[record.impl]
+        found.append(
+            replace(
+                record,
+                median_us=one.host.median * 1e6,
+                best_us=one.host.best * 1e6,
+                spread=one.host.spread,
+                kernel_us=one.kernel.median * 1e6,
+                transfer_us=None if one.transfer is None else one.transfer * 1e6,
+            )
+        )
+    return found, complaints
+
+
 def _records(
     work: Work,
     options: Options,
     ceiling: ceilings.Ceilings,
     timings: dict[str, Timing],
     errors: dict[str, float],
+    device: str = "cpu",
 ) -> list[records.Record]:
+    """Rates, shares and ratios are those of the timings given."""
     case, direction = work.case, work.direction
     flops, moved = case.flops(direction), case.bytes(direction, work.dtype.itemsize)
     least, bound = ceiling.least_seconds(flops, moved)
@@ -152,7 +218,7 @@ def _records(
                 case=case.name,
                 direction=direction,
                 dtype=work.dtype.name,
-                device="cpu",
+                device=device,
                 isa=fn.cpu_isa(),
                 threads=options.threads,
                 impl=name,

@@ -53,9 +53,54 @@ class Table:
             text += f"  {f'{ours.ratio_to_best_peer:.2f}x {ours.best_peer}':>12}"
         return text.rstrip()
 
+    def gpu_line(self, records: Sequence[Record], on_cpu: Sequence[Record]) -> str:
+        """The same case on a GPU, and how many times as fast as on the CPU beside it."""
+        by_impl = {record.impl: record for record in records}
+        ours = by_impl[OURS]
+        kernel = ours.kernel_us or ours.median_us
+        text = (
+            f"{'  on cuda':{self.width}} {number(ours.median_us):>9} {number(ours.best_us):>9} "
+            f"{large_rate(ours):>10} {f'{ours.of_ceiling:.0%} {ours.ceiling}':>11} "
+            f"{ours.max_rel_err:>8.0e}  kernels {number(kernel)}"
+        )
+        if ours.transfer_us is not None:
+            text += f", transfer {number(ours.transfer_us)}"
+        if "torch" in by_impl:
+            text += f", torch {number(by_impl['torch'].kernel_us or 0)}"
+        if ours.ratio_to_best_peer is not None:
+            text += f" ({ours.ratio_to_best_peer:.2f}x)"
+        for record in on_cpu:
+            if record.impl == OURS:
+                text += f"; {number(record.median_us / ours.median_us)}x the CPU"
+        return text
+
+
+def large_rate(record: Record) -> str:
+    """TFLOP/s where arithmetic limits."""
+    if record.ceiling == "FMA":
+        return f"{number(record.gflops / 1e3)} TF/s"
+    return rate(record)
+
 
 def summary(records: Sequence[Record]) -> str:
-    """The geometric mean of our ratios and the worst of them."""
+    """The geometric mean of our ratios and the worst of them, for each device."""
+    devices = dict.fromkeys(record.device for record in records)
+    parts = {device: _summary([r for r in records if r.device == device]) for device in devices}
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    lines = [f"{device}: {text}" for device, text in parts.items()]
+    ours = {(r.case, r.direction, r.device): r.median_us for r in records if r.impl == OURS}
+    ratios = [
+        ours[case, direction, "cpu"] / time
+        for (case, direction, device), time in ours.items()
+        if device == "cuda" and (case, direction, "cpu") in ours
+    ]
+    if ratios:
+        lines.append(f"cuda is {geometric_mean(ratios):.2f}x the CPU ({len(ratios)} cases)")
+    return "\n".join(lines)
+
+
+def _summary(records: Sequence[Record]) -> str:
     ours = [r for r in records if r.impl == OURS and r.ratio_to_best_peer is not None]
     if not ours:
         return "No peer took part, so there is no ratio."

@@ -27,7 +27,7 @@ class Call:
     arrays: Callable[[Any], Results]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Work:
     """One case in one direction, ready to be checked and timed.
 
@@ -41,8 +41,18 @@ class Work:
     expected: Results
     terms: int
     calls: dict[str, Call] = field(default_factory=dict)
+    # How they are made, for making them again on a GPU (gpu.py): the peers' by name, and ours of
+    # the arrays it works on, None for ops that are not timed there.
+    builders: dict[str, Callable[[], Call]] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    build_ours: Callable[[Arrays], Call] | None = None
     # Peers that have no such op (or not for this dtype), with their own words for it.
     unable: dict[str, str] = field(default_factory=dict)
+
+    def ours(self, build: Callable[[Arrays], Call], arrays: Arrays) -> None:
+        """Adds our call, made of these arrays."""
+        self.calls[OURS] = build(arrays)
+        self.arrays, self.build_ours = arrays, build
 
     def peer(self, name: str, build: Callable[[], Call]) -> None:
         """Adds a peer's call, unless it fails to build or to run."""
@@ -50,6 +60,7 @@ class Work:
             call = build()
             call.run()
             self.calls[name] = call
+            self.builders[name] = build
         except Exception as error:
             self.unable[name] = str(error).splitlines()[0]
 
@@ -64,7 +75,10 @@ class Work:
 
     def check(self, name: str) -> float:
         """The largest relative error of a call's results; WrongAnswerError beyond the tolerance."""
-        call = self.calls[name]
+        return self.check_call(name, self.calls[name])
+
+    def check_call(self, name: str, call: Call) -> float:
+        """The same of any call that does this work."""
         found = call.arrays(call.run())
         shapes = [array.shape for array in found]
         expected = [array.shape for array in self.expected]
@@ -80,9 +94,13 @@ class Work:
 
 
 def numpy_of(result: Any) -> NDArray[Any]:
-    """A NumPy array of our Tensor, a torch tensor (detached), a jax array, or an array."""
+    """A NumPy array of our Tensor, a torch tensor, a jax array, a CuPy array, or an array."""
     if hasattr(result, "detach"):
         result = result.detach()
+    if hasattr(result, "cpu"):  # from a GPU
+        result = result.cpu()
+    if hasattr(result, "__cuda_array_interface__") and hasattr(result, "get"):
+        result = result.get()
     return result.numpy() if hasattr(result, "numpy") else np.asarray(result)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 OPS = tuple(BENCH)
+DEVICES = ("cpu", "cuda")
 
 DESCRIPTION = """\
 Times named shapes of each op, ours and every installed peer in turn in one process with the same
@@ -25,6 +26,7 @@ EXAMPLES = """\
 examples:
   python -m fusednn bench --op conv --direction fwd
   python -m fusednn bench --cases '56x56.*k3' --threads 2 --json after.json --plot after.png
+  python -m fusednn bench --device cpu,cuda --op pool
   python -m fusednn bench compare before.json after.json
 """
 
@@ -43,6 +45,13 @@ def _ops(text: str) -> list[str]:
 
 def _peers(text: str) -> list[str]:
     return [] if text == "none" else _list_of(PEERS, text)
+
+
+def _devices(text: str) -> list[str]:
+    names = _list_of(DEVICES, text)
+    if not names:
+        raise argparse.ArgumentTypeError(f"expected at least one of {', '.join(DEVICES)}")
+    return names
 
 
 def _regex(text: str) -> str:
@@ -97,6 +106,13 @@ def add_parser(subparsers: "Subparsers") -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=_at_least_one, default=1, metavar="N", help="default 1")
     parser.add_argument(
+        "--device",
+        type=_devices,
+        default=["cpu"],
+        metavar="LIST",
+        help="of cpu,cuda: on a GPU also, beside it or alone (default cpu)",
+    )
+    parser.add_argument(
         "--peers",
         type=_peers,
         default=list(PEERS),
@@ -134,7 +150,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json and not args.json.absolute().parent.is_dir():
         return _refuse(f"--json {args.json}: its folder does not exist")
     options = runner.Options(
-        args.op, args.cases, args.direction, args.threads, args.peers, args.dtype, args.budget
+        args.op,
+        args.cases,
+        args.direction,
+        args.threads,
+        args.peers,
+        args.dtype,
+        args.budget,
+        args.device,
     )
     if not runner.selected(options):
         return _refuse(f"no case matches {args.cases!r}")

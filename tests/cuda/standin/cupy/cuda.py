@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ._library import library
@@ -65,6 +66,22 @@ _streams = [Stream.null]  # type: ignore[attr-defined]
 
 def get_current_stream() -> Stream:
     return _streams[-1]
+
+
+class Event:
+    """When it was recorded, by the host's clock: all work is done by then."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self.seconds = 0.0
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.seconds = time.perf_counter()
+
+    def synchronize(self) -> None: ...
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    return (end.seconds - start.seconds) * 1e3
 
 
 def is_available() -> bool:
