@@ -73,6 +73,7 @@ struct Table {
             adam_step<T>,
             rmsprop_step<T>,
             adagrad_step<T>,
+            FUSEDNN_MISSING(sum_of_squares),
             "cuda",
     };
     // clang-format on
