@@ -33,6 +33,9 @@ if(fusednn_have_cuda)
   target_compile_options(fusednn_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all -Xcompiler=-Wall>)
   target_link_libraries(fusednn_cuda PUBLIC CUDA::cudart_static)
+  # Made before the architectures were known; it holds no CUDA sources, and is asked for them all the
+  # same.
+  set_property(TARGET fusednn_host PROPERTY CUDA_ARCHITECTURES OFF)
 else()
   add_library(fusednn_cuda OBJECT csrc/cuda/stub.cpp)
   target_link_libraries(fusednn_cuda PRIVATE fusednn_flags)
