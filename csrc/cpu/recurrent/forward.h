@@ -60,8 +60,6 @@ class RecurrentSteps {
     // h_n, c_n.
     void finish(const RecurrentResults<T>& to) const;
 
-    const Rows<T>& rows() const { return rows_; }
-
   private:
     void input_gates(i64 begin, i64 end, const T* x, T* gates) const;
     // One step; inputs: x's part of the active rows' gates.
