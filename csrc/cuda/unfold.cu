@@ -29,7 +29,7 @@ Windows<I> windows_of(const ConvParams& p) {
 }
 
 template <class T, class I>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     unfold_kernel(Windows<I> p, i64 size, const T* __restrict__ x, T* __restrict__ columns) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
@@ -66,7 +66,7 @@ struct Readers {
 };
 
 template <class T, class I>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     fold_kernel(Windows<I> p, i64 size, const T* __restrict__ columns, T* __restrict__ x) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {

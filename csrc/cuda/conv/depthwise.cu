@@ -128,6 +128,7 @@ template <class T, class I>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_weight_kernel(Depthwise<I> p, Lattice<I> windows, i64 weights, const T* __restrict__ x,
                            const T* __restrict__ dy, T* __restrict__ dw) {
+    using U = typename Lattice<I>::U;
     FUSEDNN_SHARED(T[kThreads], sums);
     const I image[3] = {p.d.in, p.h.in, p.w.in};
     const i64 pixels = i64(p.d.out) * p.h.out * p.w.out, channels = p.groups * p.multiplier;
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const I tap_w = I(weight % p.w.kernel) * p.w.dilation;
         const I tap_h = I(line % p.h.kernel) * p.h.dilation;
         const I tap_d = I(slice % p.d.kernel) * p.d.dilation;
-        const i64 tap = (i64(tap_d) * p.h.in + tap_h) * p.w.in + tap_w;
+        const I tap = I((U(tap_d) * U(p.h.in) + U(tap_h)) * U(p.w.in) + U(tap_w));
         T sum = T(0);
         if (threadIdx.x < positions) {
             typename Lattice<I>::Digits at = windows.digits(threadIdx.x);
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                     column < p.w.in) {
                     const i64 pixel = (i64(at.d) * p.h.out + at.h) * p.w.out + at.w;
                     sum += dy[(at.outer * channels + channel) * pixels + pixel] *
-                           x[group * plane + point.offset + tap];
+                           x[group * plane + point.offset_with(tap)];
                 }
                 windows.advance(at);
             }

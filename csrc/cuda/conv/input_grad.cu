@@ -26,8 +26,8 @@ InputGrad<T, I> whole(const ConvParams& p, const T* dy, const T* w, const T* bia
         set_axis(positions, a, p.in_size[a], 1, p.pad[a]);
         set_axis(shifts, a, p.kernel[a], -p.dilation[a], 0);
     }
-    positions.outer_stride = p.out_channels * pixels;
-    shifts.outer_stride = pixels;
+    positions.outer_stride = I(p.out_channels * pixels);
+    shifts.outer_stride = I(pixels);
     return {channels,
             p.batch * plane,
             outs * taps,

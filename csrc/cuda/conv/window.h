@@ -11,9 +11,9 @@ inline i64 volume(const i64 (&size)[3]) {
     return size[0] * size[1] * size[2];
 }
 
-// Do places within the padded axes fit 32 bits, and sums of two of them?
+// Do 32 bits hold places within the padded axes, sums of two of them, and offsets in the arrays?
 inline bool small(const ConvParams& p) {
-    constexpr i64 most = i64(1) << 30;
+    constexpr i64 most = i64(1) << 30, elements = (i64(1) << 31) - 4096;
     for (int a = 0; a < 3; ++a) {
         if (p.in_size[a] >= most || p.pad[a] >= most || p.stride[a] >= most ||
             p.kernel[a] >= most || p.dilation[a] >= most || p.out_size[a] >= most ||
@@ -22,7 +22,9 @@ inline bool small(const ConvParams& p) {
             return false;
         }
     }
-    return true;
+    return p.batch * p.in_channels * volume(p.in_size) < elements &&
+           p.batch * p.out_channels * volume(p.out_size) < elements &&
+           p.out_channels * (p.in_channels / p.groups) * volume(p.kernel) < elements;
 }
 
 template <class I>
@@ -37,7 +39,7 @@ template <class I>
 Lattice<I> list(i64 stride) {
     Lattice<I> lattice{};
     for (int a = 0; a < 3; ++a) set_axis(lattice, a, 1, 0, 0);
-    lattice.outer_stride = stride;
+    lattice.outer_stride = I(stride);
     return lattice;
 }
 // Every element of images.
@@ -45,7 +47,7 @@ template <class I>
 Lattice<I> elements(const i64 (&size)[3], i64 outer_stride) {
     Lattice<I> lattice{};
     for (int a = 0; a < 3; ++a) set_axis(lattice, a, size[a], 1, 0);
-    lattice.outer_stride = outer_stride;
+    lattice.outer_stride = I(outer_stride);
     return lattice;
 }
 // Outputs, as where their windows begin in the input; taps, as what they add to that.
@@ -53,14 +55,14 @@ template <class I>
 Lattice<I> windows(const ConvParams& p, i64 outer_stride) {
     Lattice<I> lattice{};
     for (int a = 0; a < 3; ++a) set_axis(lattice, a, p.out_size[a], p.stride[a], -p.pad[a]);
-    lattice.outer_stride = outer_stride;
+    lattice.outer_stride = I(outer_stride);
     return lattice;
 }
 template <class I>
 Lattice<I> taps(const ConvParams& p, i64 outer_stride) {
     Lattice<I> lattice{};
     for (int a = 0; a < 3; ++a) set_axis(lattice, a, p.kernel[a], p.dilation[a], 0);
-    lattice.outer_stride = outer_stride;
+    lattice.outer_stride = I(outer_stride);
     return lattice;
 }
 

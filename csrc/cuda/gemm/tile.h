@@ -110,10 +110,14 @@ struct Strided {
 // -------------------------------------------------------
 
 // Where a position or a tap points: a place in an image (possibly outside) and an offset in memory.
+// Offsets add up modulo 2^32 (2^64): those of elements are below half of that.
 template <class I>
-struct Point {
-    I d, h, w;
-    i64 offset;
+struct alignas(sizeof(I) == 4 ? 16 : 8) Point {
+    I d, h, w, offset;
+    FUSEDNN_DEVICE i64 offset_with(I more) const {
+        using U = std::make_unsigned_t<I>;
+        return i64(I(U(offset) + U(more)));
+    }
 };
 
 // Points of a stack of boxes, counted in row-major order: number i has digits (outer, d, h, w), the
@@ -121,32 +125,23 @@ struct Point {
 template <class I>
 struct Lattice {
     struct Digits {
-        i64 outer;
-        I d, h, w;
+        I outer, d, h, w;
     };
+    using U = std::make_unsigned_t<I>;
 
     I size[3], step[3], start[3];
-    i64 outer_stride;
+    I outer_stride;
     Digits hop;  // the digits of a tile's depth
 
     FUSEDNN_HOST_DEVICE Digits digits(i64 i) const {
+        U left = U(i);
         Digits at;
-        if (sizeof(I) == 4 && i < (i64(1) << 31)) {  // a division of 32 bits is many times as fast
-            unsigned left = unsigned(i);
-            at.w = I(left % unsigned(size[2]));
-            left /= unsigned(size[2]);
-            at.h = I(left % unsigned(size[1]));
-            left /= unsigned(size[1]);
-            at.d = I(left % unsigned(size[0]));
-            at.outer = left / unsigned(size[0]);
-        } else {
-            at.w = I(i % size[2]);
-            i /= size[2];
-            at.h = I(i % size[1]);
-            i /= size[1];
-            at.d = I(i % size[0]);
-            at.outer = i / size[0];
-        }
+        at.w = I(left % U(size[2]));
+        left /= U(size[2]);
+        at.h = I(left % U(size[1]));
+        left /= U(size[1]);
+        at.d = I(left % U(size[0]));
+        at.outer = I(left / U(size[0]));
         return at;
     }
     // One tile further: an addition with carries, no division.
@@ -160,15 +155,15 @@ struct Lattice {
         at.d += hop.d + I(carry_h);
         const bool carry_d = at.d >= size[0];
         if (carry_d) at.d -= size[0];
-        at.outer += hop.outer + i64(carry_d);
+        at.outer += hop.outer + I(carry_d);
     }
     FUSEDNN_DEVICE Point<I> point(const Digits& at, const I (&image)[3]) const {
         Point<I> point;
         point.d = at.d * step[0] + start[0];
         point.h = at.h * step[1] + start[1];
         point.w = at.w * step[2] + start[2];
-        point.offset =
-            at.outer * outer_stride + (i64(point.d) * image[1] + point.h) * image[2] + point.w;
+        const U plane = (U(point.d) * U(image[1]) + U(point.h)) * U(image[2]) + U(point.w);
+        point.offset = I(U(at.outer) * U(outer_stride) + plane);
         return point;
     }
     FUSEDNN_HOST_DEVICE bool empty() const { return size[0] <= 0 || size[1] <= 0 || size[2] <= 0; }
@@ -213,7 +208,7 @@ struct Gather {
             if (take) {
                 const Row row = contexts[r];
                 take = inside(row, depth);
-                if (take) from += row.offset + depth.offset;
+                if (take) from += row.offset_with(depth.offset);
             }
             copy_async<sizeof(T)>(&tile.at(r, mine.depth), from, take ? int(sizeof(T)) : 0);
         }
