@@ -110,7 +110,7 @@ def test_shapes_match_numpy():
         (lambda x: len(fn.tensor(1.0)), TypeError, "without axes"),
         (lambda x: iter(fn.tensor(1.0)), TypeError, "without axes"),
         (lambda x: x.to("cuda"), ValueError, "to: device 'cuda' is not available: "),
-        (lambda x: x.cuda(), ValueError, "cuda: not available: "),
+        (lambda x: x.cuda(), ValueError, "to: device 'cuda' is not available: "),
         (lambda x: x.to(np.float16), TypeError, "to: dtype float16 is not supported"),
     ],
 )
