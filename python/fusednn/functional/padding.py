@@ -71,7 +71,7 @@ def _padded(x: Array, widths: list[tuple[int, int]], mode: str, value: float) ->
     if x.dtype.kind in "biu" and mode == "constant" and np.asarray(value, x.dtype) != value:
         raise TypeError(f"pad: value={value} for input of dtype {x.dtype}")
     xp = namespace(x)
-    out = xp.full(shape, value, x.dtype) if mode == "constant" else xp.empty(shape, x.dtype)
+    out: Array = xp.full(shape, value, x.dtype) if mode == "constant" else xp.empty(shape, x.dtype)
     inner, outer = _windows(x.shape, widths)
     out[outer] = x[inner]
     if mode != "constant":
