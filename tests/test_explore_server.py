@@ -339,8 +339,10 @@ def test_a_silent_connection_holds_nobody_up(served):
 
 
 def started(*arguments):
+    # A shell's background jobs ignore Ctrl-C, and so would their children.
     return subprocess.Popen(
         [sys.executable, "-m", "fusednn", "explore", "--port", "0", "--no-browser", *arguments],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
