@@ -63,7 +63,7 @@ inline i64 slice_places(const ChannelView& view) {
 // partial[(slice * kValues + n) * channels + c] = the slice's sums of value n of fn(at, outer,
 // channel, values).
 template <int kValues, class T, class Fn>
-__global__ void __launch_bounds__(kChannelThreads)
+__global__ void __launch_bounds__(kChannelThreads, 4)
     sum_places(i64 outer, i64 channels, i64 inner, i64 slice_size, i64 slices, double* partial,
                Fn fn) {
     const i64 places = outer * inner;

@@ -14,6 +14,11 @@ from __future__ import annotations
 # fewer blocks than its author counted on.
 REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("kernels/gemm_*.cu", "*", 128),  # 128 threads: four blocks
+    ("*", "product_kernel<Tensor<128*", 168),  # 128 threads: three blocks
+    ("*", "product_kernel<Exact<float, 128*", 168),
+    ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
+    ("conv/depthwise.cu", "*", 128),  # two blocks
+    ("pool/average.cu", "*", 128),  # two blocks
     ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
     ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
     ("*", "*", 64),
@@ -23,12 +28,16 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
 INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kernels/gemm_tf32.cu", "*", ("HMMA", "LDGSTS")),
     ("kernels/gemm_bf16.cu", "*", ("HMMA", "LDGSTS", "LDSM")),
+    ("*", "product_kernel<Tensor<*", ("HMMA", "LDGSTS")),
+    ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
 )
 
 # (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler
 # could not keep in registers. None unless a row says so.
-LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = ()
+LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
+    ("pool/average.cu", "forward_warps*", 16, "sm_80: the compiler aims at more blocks by itself"),
+)
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------
 

@@ -19,7 +19,7 @@ namespace {
 constexpr int kThreads = 256;
 
 template <int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, 4)
     forward_rows(GroupNormParams p, const T* __restrict__ x, const T* __restrict__ weight,
                  const T* __restrict__ bias, T* __restrict__ y, T* stats) {
     const i64 rows = p.batch * p.groups, each = p.channels / p.groups, size = each * p.inner;

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(Lists l, i64 inputs, const T* __restrict__ dy, T* __restrict__ dx) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < inputs; at += step) {
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     max_kernel(Lists l, i64 outputs, const T* __restrict__ x, T* __restrict__ y,
                i64* __restrict__ indices) {
     const i64 step = i64(gridDim.x) * blockDim.x;
