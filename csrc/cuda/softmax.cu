@@ -35,7 +35,7 @@ FUSEDNN_DEVICE T backward_value(T dy, T y, T sum) {
 // ---- rows ----------------------------------------
 
 template <bool kLog, int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads, 4)
+__global__ void __launch_bounds__(kRowThreads, 3)
     forward_rows(i64 rows, i64 classes, const T* __restrict__ x, T* __restrict__ y) {
     for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, rows, classes);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kRowThreads, 4)
 }
 
 template <bool kLog, int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads, 4)
+__global__ void __launch_bounds__(kRowThreads, 3)
     backward_rows(i64 rows, i64 classes, const T* __restrict__ dy, const T* __restrict__ y,
                   T* __restrict__ dx) {
     for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {

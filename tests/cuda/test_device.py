@@ -250,7 +250,7 @@ def test_modules():
     assert twin[0].weight.device == "cuda:0"
     again = copy.deepcopy(twin)
     assert again[0].weight.device == "cuda:0"
-    out.sum().backward()
+    twin(fn.tensor(X, device="cuda")).sum().backward()
     fn.optim.clip_grad_norm_(twin.parameters(), 1e-3)
     fn.optim.clip_grad_value_(twin.parameters(), 1e-4)
     twin.to("cpu", "float64")
