@@ -23,7 +23,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_avg_pool(xp, dtype, case, order):
+def test_avg_pool(xp, dtype, case):
     spatial, shape, *window = case
     op = f"avg_pool{spatial}d"
     rng = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def test_avg_pool(xp, dtype, case, order):
 
 
 @pytest.mark.parametrize("case", [((2, 3, 7), 3), ((1, 2, 5, 9), (2, 4)), ((2, 1, 4, 4), 1)])
-def test_adaptive(xp, dtype, case, order):
+def test_adaptive(xp, dtype, case):
     shape, size = case
     spatial = len(shape) - 2
     sizes = (size,) * spatial if isinstance(size, int) else size
@@ -66,7 +66,7 @@ def test_global_pool(xp, dtype, shape, reduce):
         check(xp, lambda g: _core.global_pool_backward(g, shape, reduce == "sum"), dy)
 
 
-def test_unpool(xp, dtype, order):
+def test_unpool(xp, dtype):
     """Of entries that name one position the last wins, as on the CPU."""
     rng = np.random.default_rng(4)
     x = rng.standard_normal((2, 3, 4, 5)).astype(dtype)

@@ -10,9 +10,9 @@ import fusednn.functional as F
 from fusednn import _core
 
 
-@pytest.mark.parametrize("width", [0, 1, 3, 4, 8, 33])
+@pytest.mark.parametrize("width", [0, 1, 4, 33])
 @pytest.mark.parametrize("shape", [(), (5,), (3, 40), (0,)], ids=str)
-def test_embedding(xp, dtype, width, shape, order):
+def test_embedding(xp, dtype, width, shape):
     rng = np.random.default_rng(width)
     ids = rng.integers(0, 7, shape)
     table = rng.standard_normal((7, width)).astype(dtype)

@@ -9,7 +9,7 @@ from compare import check
 import fusednn as fn
 from fusednn import _core
 
-SIZES = (0, 1, 3, 4, 7, 255, 1029)
+SIZES = (0, 1, 3, 4, 255, 1029)
 
 
 def values(size, count, dtype, positive=()):
@@ -32,7 +32,7 @@ def stepped(step, *options):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("momentum", [None, False, True], ids=["plain", "first", "later"])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_sgd(xp, dtype, size, momentum, nesterov, order):
+def test_sgd(xp, dtype, size, momentum, nesterov):
     grad, param, buffer = values(size, 3, dtype)
     if momentum is None:
         check(xp, stepped(_core.sgd_step, False, 0.1, 0.0, 0.0, 0.01, False, True), grad, param,
@@ -47,7 +47,7 @@ def test_sgd(xp, dtype, size, momentum, nesterov, order):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_adam(xp, dtype, size, amsgrad, decoupled, order):
+def test_adam(xp, dtype, size, amsgrad, decoupled):
     grad, param, mean, square, most = values(size, 5, dtype, positive=(3, 4))
     op = stepped(_core.adam_step, 3, 0.01, 0.9, 0.999, 1e-8, 0.1, decoupled, False)
     check(xp, op, grad, param, mean, square, most if amsgrad else None, units=16)
@@ -86,7 +86,7 @@ def test_devices_do_not_mix(xp):
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
-def test_optimisers(name, order):
+def test_optimisers(name):
     """The same steps as on the CPU; a state that was saved there goes on here."""
     results = []
     for device in ("cpu", "cuda"):
