@@ -14,7 +14,7 @@ from __future__ import annotations
 # fewer blocks than its author counted on.
 REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("kernels/gemm_*.cu", "*", 128),  # 128 threads: four blocks
-    ("conv/*_grad.cu", "product_kernel<Exact<*", 176),  # one block of 256, 64-bit positions
+    ("conv/*.cu", "product_kernel<Exact<*", 176),  # one block of 256, 64-bit positions
     ("*", "product_kernel<Tensor<128*", 168),  # 128 threads: three blocks
     ("*", "product_kernel<Exact<float, 128*", 168),
     ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
