@@ -102,5 +102,5 @@ def test_blocks(xp):
 def test_what_is_wrong_is_seen(xp):
     """Windows that lie far apart: every element in a sector of its own."""
     x = normal(xp, 1, 1, 64, 64)
-    with pytest.raises(AssertionError, match=r"max\.cu, global read: x[34]\."):
+    with pytest.raises(AssertionError, match=r"max\.cu, global read: x8\.00"):
         check(lambda: F.max_pool2d(x, 1, 8))
