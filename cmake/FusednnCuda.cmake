@@ -31,7 +31,7 @@ if(fusednn_have_cuda)
   set_target_properties(fusednn_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
     CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
   target_compile_options(fusednn_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all -Xcompiler=-Wall>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all --compress-mode=size -Xcompiler=-Wall>)
   target_link_libraries(fusednn_cuda PUBLIC CUDA::cudart_static)
   # Made before the architectures were known; it holds no CUDA sources, and is asked for them all the
   # same.
