@@ -8,8 +8,9 @@ if(NOT FUSEDNN_CUDA STREQUAL "OFF")
   include(cmake/FusednnNvcc.cmake)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     # Before enable_language, which would otherwise take the compiler's default. sm_80 also runs on
-    # 8.6 and 8.9; what comes after 9.0 compiles the PTX when it loads it.
-    set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")
+    # 8.6 and 8.9. PTX, by which later GPUs could run too, would take the wheel to its 10 MB; they
+    # build from source with 90-virtual or their own number.
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real")
   endif()
   fusednn_find_nvcc()
   check_language(CUDA)
