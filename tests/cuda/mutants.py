@@ -259,6 +259,65 @@ TARGETS = (
             "slope of tanh": ("(T(1) - v) * (T(1) + v)", "(T(1) - v) * (T(1) - v)"),
         },
     ),
+    Target(
+        "csrc/cuda/gemm/product.h",
+        ("test_product_kernels.py", "-k", "order or large_tiles or same_bits"),
+        {
+            "wrong stage multiplied": ("math.add(s.a[step % kStages]", "math.add(s.a[0]"),
+            "depth of the whole": ("? first + grid.split_depth : work.k;", "? work.k : work.k;"),
+            "a part too few": ("split < splits; ++split", "split + 1 < splits; ++split"),
+            "an item too many": ("item < items; item", "item <= items; item"),
+        },
+        compiled="csrc/cuda/gemm/gemm.cu",
+    ),
+    Target(
+        "csrc/cuda/gemm/math.h",
+        ("test_product_kernels.py", "-k", "order or large_tiles"),
+        {
+            "fragment rows swapped": (
+                "a.at(row0 + i * 16 + 8, p + t)",
+                "a.at(row0 + i * 16, p + t)",
+            ),
+            "fragment depth": ("b.at(column0 + j * 8, p + t + 4)", "b.at(column0 + j * 8, p + t)"),
+            "halves of the sums": ("sum[i][j][2 * half],", "sum[i][j][half],"),
+            "groups of the exact sums": ("(g * kDown + ty) * kRun, p", "(g + ty) * kRun, p"),
+        },
+        compiled="csrc/cuda/gemm/gemm.cu",
+    ),
+    Target(
+        "csrc/cuda/reduce.h",
+        ("test_softmax_kernels.py", "-k", "test_softmax"),
+        {
+            "half of the lanes": ("step = kWidth / 2;", "step = kWidth / 4;"),
+            "a warp is left out": ("warp = 1; warp < warps", "warp = 2; warp < warps"),
+            "a warp too many": ("warp = 1; warp < warps", "warp = 1; warp <= warps"),
+            "every lane writes": ("if (thread % 32 == 0) of_warp", "of_warp"),
+            "a NaN does not win": ("b > a || b != b ?", "b > a ?"),
+        },
+        compiled="csrc/cuda/softmax.cu",
+    ),
+    Target(
+        "csrc/cuda/rows.h",
+        ("test_softmax_kernels.py", "-k", "test_softmax"),
+        {
+            "a row too many": ("live(row < rows)", "live(row <= rows)"),
+            "past the row's end": ("k < size; k += kTeam", "k <= size; k += kTeam"),
+            "teams share a row": ("first + threadIdx.x / kTeam", "first + threadIdx.x / kTeam / 2"),
+            "vectors anywhere": ("size % Pack<T>::kSize == 0 &&", ""),
+            "steps of lanes": ("k += kTeam * kWide", "k += kTeam"),
+        },
+        compiled="csrc/cuda/softmax.cu",
+    ),
+    Target(
+        "csrc/cuda/conv/depthwise.cu",
+        ("test_conv_kernels.py", "-k", "depthwise"),
+        {
+            "bound of the outputs": ("at < outputs; at", "at <= outputs; at"),
+            "bound of the inputs": ("at < inputs; at", "at <= inputs; at"),
+            "channel of the input": ("plane % (p.groups * p.multiplier)", "plane % p.groups"),
+            "dilation ignored": ("from[i64(tw) * p.w.dilation]", "from[i64(tw)]"),
+        },
+    ),
 )
 
 
@@ -334,7 +393,11 @@ def mutants(target: Target, everything: bool = False) -> list[Mutant]:
     ]
 
 
+NO_KERNELS = ("device", "memory", "table")
+
+
 def untargeted() -> list[str]:
     """Kernel files without a Target."""
-    kernels = {str(path.relative_to(ROOT)) for path in (ROOT / "csrc/cuda").glob("*/**/*.cu")}
-    return sorted(kernels - {target.source for target in TARGETS})
+    kernels = {str(path.relative_to(ROOT)) for path in (ROOT / "csrc/cuda").rglob("*.cu")}
+    broken = {name for target in TARGETS for name in (target.source, target.compiled)}
+    return sorted(kernels - broken - {f"csrc/cuda/{name}.cu" for name in NO_KERNELS})
