@@ -125,7 +125,11 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
     const auto [address, read_only] = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
     array.data = reinterpret_cast<void*>(address);
     array.read_only = read_only;
-    array.contiguous = contiguous(array, entry(interface, "strides"));
+    const py::object strides = entry(interface, "strides");
+    array.contiguous = contiguous(array, strides);
+    for (int axis = 0; !array.contiguous && axis < array.ndim; ++axis) {
+        array.strides[axis] = strides[py::int_(axis)].cast<i64>();
+    }
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
     array.device = address ? cuda::device_of(array.data)

@@ -25,6 +25,7 @@ struct Table {
     // clang-format off
     static constexpr KernelTable<T> kernels = {
             gemm<T>,
+            gemm_batches<T>,
             conv_forward<T>,
             conv_packing<T>,
             FUSEDNN_MISSING(conv_pack),
@@ -33,7 +34,7 @@ struct Table {
             bias_grad<T>,
             unfold<T>,
             fold<T>,
-            FUSEDNN_MISSING(transpose_matrices),
+            transpose_matrices<T>,
             max_pool_forward<T>,
             max_pool_backward<T>,
             FUSEDNN_MISSING(recurrent_forward),
@@ -73,7 +74,8 @@ struct Table {
             adam_step<T>,
             rmsprop_step<T>,
             adagrad_step<T>,
-            FUSEDNN_MISSING(sum_of_squares),
+            sum_of_squares<T>,
+            scale_arrays<T>,
             "cuda",
     };
     // clang-format on
