@@ -113,3 +113,6 @@ void adagrad_step(const AdagradParams<T>&);
 
 // Every kernel is a template over the dtype; each file ends by instantiating its own for both.
 #define FUSEDNN_INSTANTIATE(macro) macro(float) macro(double)
+// And some for 16-bit floats; statistics and losses are then Accumulate<T>, in core/kernels.h's
+// table and here.
+#define FUSEDNN_INSTANTIATE_HALF(macro) macro(BFloat16) macro(Float16)
