@@ -47,4 +47,62 @@ FUSEDNN_DEVICE T narrow(Accumulate<T> x) {
     }
 }
 
+// A 16-bit float of either format. Kernels that only move such values, and products, in which the
+// format is but one instruction, are compiled once for both and told by a Format.
+struct HalfBits {
+    std::uint16_t bits;
+};
+
+}  // namespace fusednn::cuda
+
+template <>
+struct fusednn::AccumulateOf<fusednn::cuda::HalfBits> {
+    using Type = float;
+};
+
+namespace fusednn::cuda {
+
+template <class T>
+struct Format {
+    FUSEDNN_DEVICE T widen(T x) const { return x; }
+    FUSEDNN_DEVICE T narrow(T x) const { return x; }
+};
+template <>
+struct Format<HalfBits> {
+    bool brain;  // bfloat16, else float16
+    FUSEDNN_DEVICE float widen(HalfBits x) const {
+        return brain ? cuda::widen(BFloat16{x.bits}) : cuda::widen(Float16{x.bits});
+    }
+    FUSEDNN_DEVICE HalfBits narrow(float x) const {
+        return {brain ? cuda::narrow<BFloat16>(x).bits : cuda::narrow<Float16>(x).bits};
+    }
+};
+
+// What kernels of T are compiled for, and the format then.
+template <class T>
+struct StorageOf {
+    using Type = T;
+    static constexpr Format<T> format() { return {}; }
+};
+template <>
+struct StorageOf<BFloat16> {
+    using Type = HalfBits;
+    static constexpr Format<HalfBits> format() { return {true}; }
+};
+template <>
+struct StorageOf<Float16> {
+    using Type = HalfBits;
+    static constexpr Format<HalfBits> format() { return {false}; }
+};
+template <class T>
+using Storage = typename StorageOf<T>::Type;
+template <class T>
+Storage<T>* storage(T* data) {
+    return reinterpret_cast<Storage<T>*>(data);
+}
+template <class T>
+const Storage<T>* storage(const T* data) {
+    return reinterpret_cast<const Storage<T>*>(data);
+}
+
 }  // namespace fusednn::cuda

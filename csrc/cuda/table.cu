@@ -42,13 +42,13 @@ template <class T>
 struct Table {
     // clang-format off
     static constexpr KernelTable<T> kernels = {
-            FUSEDNN_WIDE(gemm),
-            FUSEDNN_WIDE(conv_forward),
-            FUSEDNN_WIDE(conv_packing),
+            gemm<T>,
+            conv_forward<T>,
+            conv_packing<T>,
             FUSEDNN_MISSING(conv_pack),
-            FUSEDNN_WIDE(conv_backward_input),
-            FUSEDNN_WIDE(conv_backward_weight),
-            FUSEDNN_WIDE(bias_grad),
+            conv_backward_input<T>,
+            conv_backward_weight<T>,
+            bias_grad<T>,
             FUSEDNN_WIDE(unfold),
             FUSEDNN_WIDE(fold),
             FUSEDNN_MISSING(transpose_matrices),
