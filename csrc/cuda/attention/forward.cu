@@ -7,6 +7,7 @@
 //   2. masks; the rows' maxima so far; exponentials P; the sums so far
 //   3. O = O * decay + P V, while the next K is on its way
 // at the end O / sum goes to the output.
+#include "cuda/attention/few.h"
 #include "cuda/attention/tiles.h"
 #include "cuda/kernels.h"
 
@@ -239,6 +240,7 @@ void clear_heads(const HeadArray<T>& array, i64 batch, i64 heads, i64 rows, i64 
 
 template <class T>
 void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* stats) {
+    if (few_queries(p)) return few_forward(p, output, stats);
     if (p.query_lengths || p.query_starts) {
         clear_heads(output, p.batch, p.heads, p.queries, p.value_dim);
         if (stats) clear_heads<T>({stats, 0, 0, 1}, 1, 1, 2 * p.batch * p.heads * p.queries, 1);
