@@ -138,7 +138,7 @@ void matmul_axes(const MatmulShapes& shapes, std::size_t axis, Device device, Ge
 void matmul(const MatmulShapes& shapes, Device device, DType dtype, const void* a, const void* b,
             void* c) {
     if (shapes.batch == 0) return;
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         GemmParams<T> p = gemm_params<T>(shapes.gemm, a, b, c);
         matmul_axes(shapes, 0, device, p);
@@ -147,7 +147,7 @@ void matmul(const MatmulShapes& shapes, Device device, DType dtype, const void* 
 
 void gemm(const Gemm& gemm, Device device, DType dtype, const void* a, const void* b,
           const void* col_bias, void* c) {
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         GemmParams<T> p = gemm_params<T>(gemm, a, b, c);
         p.col_bias = static_cast<const T*>(col_bias);

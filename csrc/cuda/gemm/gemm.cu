@@ -37,15 +37,24 @@ Matrices<T, kAlong> matrices(const T* data, i64 row, i64 depth, i64 inner, const
 
 template <bool kAlongA, bool kAlongB, class T>
 void run(const GemmParams<T>& p, const GemmBatches& batches) {
-    using Out = Output<T, PlainColumns>;
+    using Value = Storage<T>;
+    using Out = Output<Value, PlainColumns>;
     const i64 matrix = p.m * p.ldc, inner = batches.count[1];
-    const bool wide = aligned_lines(p.c, p.ldc) && matrix % Pack<T>::kSize == 0;
-    const Out out{p.c,        matrix, p.ldc,      {},           wide,
-                  p.row_bias, 0,      p.col_bias, p.accumulate, p.activation == Activation::relu};
-    using Product = Work<Matrices<T, kAlongA>, Matrices<T, kAlongB>, Out>;
+    const Out out{storage(p.c),
+                  matrix,
+                  p.ldc,
+                  {},
+                  aligned_lines(p.c, p.ldc) && matrix % Pack<T>::kSize == 0,
+                  storage(p.row_bias),
+                  0,
+                  storage(p.col_bias),
+                  p.accumulate,
+                  p.activation == Activation::relu,
+                  StorageOf<T>::format()};
+    using Product = Work<Matrices<Value, kAlongA>, Matrices<Value, kAlongB>, Out>;
     const SameShapes<Product> problem{
-        {p.m, p.n, p.k, matrices<kAlongA>(p.a, p.a_row, p.a_col, inner, batches.a),
-         matrices<kAlongB>(p.b, p.b_col, p.b_row, inner, batches.b), out}};
+        {p.m, p.n, p.k, matrices<kAlongA>(storage(p.a), p.a_row, p.a_col, inner, batches.a),
+         matrices<kAlongB>(storage(p.b), p.b_col, p.b_row, inner, batches.b), out}};
     product<false>("gemm", problem, batches.count[0] * inner);
 }
 
@@ -83,5 +92,6 @@ void gemm(const GemmParams<T>& p) {
     template void gemm<T>(const GemmParams<T>&); \
     template void gemm_batches<T>(const GemmParams<T>&, const GemmBatches&);
 FUSEDNN_INSTANTIATE(FUSEDNN_GEMM)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_GEMM)
 
 }  // namespace fusednn::cuda

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._tensor.device import is_writable
+from .._tensor.autocast import cast_array
+from .._tensor.device import is_half, is_writable
 from .._tensor.tape import SHARED, Array, TensorBase, wrap
 from .optimizer import alike
 
@@ -24,7 +25,8 @@ def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
 
 def _sum_of_squares(arrays: list[Array], scale: float) -> float:
     """sum (array * scale)**2 over all arrays in float64."""
-    sums = [_core.sum_of_squares(some, scale) for some in alike(arrays, lambda array: array)]
+    wide = [cast_array(a, np.dtype(np.float32)) if is_half(a.dtype) else a for a in arrays]
+    sums = [_core.sum_of_squares(some, scale) for some in alike(wide, lambda array: array)]
     return sum(map(float, sums))  # what is on a GPU is waited for here, once
 
 
@@ -102,7 +104,7 @@ def _scale(grads: list[Array], factor: float) -> None:
         if factor < 1e-30 and grad.dtype.char == "f":
             # Near float32's smallest normal number the factor would lose its digits.
             grad[...] = grad.astype(np.float64) * factor
-        elif grad.flags.c_contiguous:
+        elif grad.flags.c_contiguous and not is_half(grad.dtype):
             whole.append(grad)
         else:
             np.multiply(grad, factor, out=grad)
