@@ -1,5 +1,6 @@
 #include "bindings/call.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/errors.h"
@@ -88,6 +89,23 @@ Array Call::view_of(DeviceArray array, const char* argument) {
     return result;
 }
 
+// Rows may lie anywhere, as for Array::strided.
+Array Call::rows_of(DeviceArray array, const char* argument, i64 item, bool flat) {
+    bool readable = !array.contiguous && array.ndim > 0;
+    for (int axis = 0; axis < array.ndim; ++axis) {
+        readable = readable && array.strides[axis] % item == 0;
+    }
+    const int last = array.ndim - 1;
+    readable = readable && (array.shape[last] <= 1 || array.strides[last] == item ||
+                            (flat && array.strides[last] == 0));
+    i64 strides[kMaxDims];
+    for (int axis = 0; axis < array.ndim; ++axis) strides[axis] = array.strides[axis] / item;
+    array.contiguous = array.contiguous || readable;
+    Array result = view_of(std::move(array), argument);
+    if (readable) std::copy(strides, strides + result.ndim(), result.strides_);
+    return result;
+}
+
 void Call::refuse(const char* argument, const DeviceArray& array, const char* expected) const {
     throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " + type_name(array.type) +
                        ", expected " + expected);
@@ -141,14 +159,19 @@ Array Call::accumulated_like(py::handle object, const Array& like, const char* a
 
 Array Call::strided(py::handle object, const char* argument, bool flat) {
     if (is_numpy(object, argument)) return Array::strided(object, op_, argument, flat);
-    return floating(object, argument);
+    DeviceArray array = placed(object, argument);
+    if (array.type != "<f4" && array.type != "<f8") {
+        refuse(argument, array, "float32 or float64");
+    }
+    const i64 item = array.type == "<f8" ? 8 : 4;
+    return rows_of(std::move(array), argument, item, flat);
 }
 
 Array Call::boolean(py::handle object, const char* argument) {
     if (is_numpy(object, argument)) return Array::boolean(object, op_, argument);
     DeviceArray array = placed(object, argument);
     if (array.type != "|b1") refuse(argument, array, "bool");
-    return view_of(std::move(array), argument);
+    return rows_of(std::move(array), argument, 1, true);
 }
 
 Array Call::integer(py::handle object, const char* argument) {
@@ -174,6 +197,12 @@ bool Call::is_unsigned(py::handle object) const {
 i64 Call::first_outside(const Array& ids, i64 rows, const i64* allowed, i64* value) const {
     const Run run(*this, ids.size() * 8 + 1'000'000);  // other threads run while this one waits
     return cuda::first_outside(ids.size(), ids.data<i64>(), rows, allowed, value);
+}
+
+std::vector<i64> Call::on_host(const Array& array) const {
+    if (device() == Device::cpu) return {array.data<i64>(), array.data<i64>() + array.size()};
+    const auto copy = as_int64(array.owner_, op_).attr("get")().cast<py::array_t<i64>>();
+    return {copy.data(), copy.data() + copy.size()};
 }
 
 MutableArray Call::mutable_like(py::handle object, const Array& like, const char* argument) {
@@ -206,6 +235,11 @@ Array Call::taps(py::handle object, const char* argument, int bytes) {
 py::object Call::new_array(DType dtype, int ndim, const i64* shape, void** data) {
     if (device() == Device::cpu) return bindings::new_array(dtype, ndim, shape, data);
     return new_device_array(dtype_name(dtype), ndim, shape, data, op_);
+}
+
+py::object Call::new_row_major_heads(DType dtype, const i64* shape, void** data) {
+    const i64 order[4] = {shape[0], shape[2], shape[1], shape[3]};
+    return new_array(dtype, 4, order, data).attr("swapaxes")(1, 2);
 }
 
 py::object Call::new_int64_array(int ndim, const i64* shape, i64** data) {

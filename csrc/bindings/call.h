@@ -9,6 +9,7 @@
 // What an op takes from Array itself instead of from a Call must be NumPy's.
 #pragma once
 #include <optional>
+#include <vector>
 
 #include "bindings/array.h"
 #include "bindings/device_array.h"
@@ -37,11 +38,15 @@ class Call {
     // On a GPU: the first of the ids that is neither in [0, rows) nor *allowed (which may be null),
     // with its value; -1 if there is none. Waits for what is being computed there.
     i64 first_outside(const Array& ids, i64 rows, const i64* allowed, i64* value) const;
+    // The numbers of an integer array, on either side. Waits for what is being computed there.
+    std::vector<i64> on_host(const Array& array) const;
     // Winning taps of max pooling, uint8, uint16 or int32 for `bytes` of 1, 2 or 4.
     Array taps(py::handle object, const char* argument, int bytes);
 
     // New arrays beside those of the call.
     py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
+    // (batch, heads, rows, columns) with the heads of each row side by side in memory.
+    py::object new_row_major_heads(DType dtype, const i64* shape, void** data);
     py::object new_int64_array(int ndim, const i64* shape, i64** data);
     py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data);
 
@@ -56,6 +61,7 @@ class Call {
     void settle(int number, const char* argument);
     DeviceArray placed(py::handle object, const char* argument);
     Array view_of(DeviceArray array, const char* argument);
+    Array rows_of(DeviceArray array, const char* argument, i64 item, bool flat);
     [[noreturn]] void refuse(const char* argument, const DeviceArray& array,
                              const char* expected) const;
     bool is_numpy(py::handle object, const char* argument);

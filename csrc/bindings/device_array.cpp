@@ -72,17 +72,24 @@ i64 item_size(const std::string& type) {
     return type.size() < 3 ? 0 : std::stoll(type.substr(2));
 }
 
-// In C order? Strides are in bytes.
-bool contiguous(const DeviceArray& array, const py::object& strides) {
-    if (strides.is_none()) return true;
+void read_strides(DeviceArray& array, const py::object& strides) {
     i64 step = item_size(array.type);
-    const auto given = strides.cast<py::tuple>();
+    for (int axis = array.ndim - 1; axis >= 0; --axis) {
+        array.strides[axis] =
+            strides.is_none() ? step : strides.cast<py::tuple>()[std::size_t(axis)].cast<i64>();
+        step *= array.shape[axis];
+    }
+}
+
+// In C order?
+bool contiguous(const DeviceArray& array) {
     for (int axis = 0; axis < array.ndim; ++axis) {
         if (array.shape[axis] == 0) return true;
     }
+    i64 step = item_size(array.type);
     for (int axis = array.ndim - 1; axis >= 0; --axis) {
         if (array.shape[axis] == 1) continue;
-        if (given[std::size_t(axis)].cast<i64>() != step) return false;
+        if (array.strides[axis] != step) return false;
         step *= array.shape[axis];
     }
     return true;
@@ -138,8 +145,9 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
     const auto [address, read_only] = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
     array.data = reinterpret_cast<void*>(address);
     array.read_only = read_only;
-    array.contiguous = contiguous(array, entry(interface, "strides"));
     if (maybe_bfloat16(array.type) && says_bfloat16(array.owner)) array.type = kBFloat16Type;
+    read_strides(array, entry(interface, "strides"));
+    array.contiguous = contiguous(array);
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
     array.device = address ? cuda::device_of(array.data)

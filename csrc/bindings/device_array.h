@@ -21,6 +21,7 @@ struct DeviceArray {
     std::string type;  // as NumPy writes it: "<f4"; or kBFloat16Type
     int ndim;
     i64 shape[kMaxDims];
+    i64 strides[kMaxDims];  // in bytes
     bool contiguous, read_only;
     int device;
     std::uintptr_t stream;  // what is being computed there goes into the array; 0: nothing is
