@@ -24,6 +24,12 @@ class Call {
     // As those of Array, on either side; Error where another argument is elsewhere.
     Array floating(py::handle object, const char* argument);
     Array floating_like(py::handle object, const Array& like, const char* argument);
+    // 16-bit floats as well, on a GPU: for ops that dispatch by with_device_dtype. floating refuses
+    // them as what has no kernel, floating_like demands the dtype of `like`, whatever it is.
+    Array floating_or_half(py::handle object, const char* argument);
+    // The dtype that sums and statistics of `like` have: float32 beside 16-bit floats.
+    Array accumulated_like(py::handle object, const Array& like, const char* argument);
+    // 16-bit floats as well, as floating_or_half.
     Array strided(py::handle object, const char* argument, bool flat = false);
     Array boolean(py::handle object, const char* argument);
     Array integer(py::handle object, const char* argument);
@@ -60,6 +66,8 @@ class Call {
     [[noreturn]] void refuse(const char* argument, const DeviceArray& array,
                              const char* expected) const;
     bool is_numpy(py::handle object, const char* argument);
+    Array any_floating(py::handle object, const char* argument, bool half);
+    Array of_dtype(py::handle object, DType expected, const char* argument);
 
     const char* op_;
     int number_ = kUnknown;

@@ -55,6 +55,19 @@ bool prefers_dlpack(const py::object& interface, py::handle object) {
     return interface["version"].cast<int>() < 3 && py::hasattr(object, "__dlpack__");
 }
 
+// What ml_dtypes' bfloat16, CuPy and PyTorch write for it: two bytes of no known meaning.
+bool maybe_bfloat16(const std::string& type) {
+    return type == "<V2" || type == "|V2";
+}
+
+// "bfloat16", or "torch.bfloat16".
+bool says_bfloat16(py::handle object) {
+    if (!py::hasattr(object, "dtype")) return false;
+    const auto name = py::str(object.attr("dtype")).cast<std::string>();
+    const auto dot = name.rfind('.');
+    return name.substr(dot == std::string::npos ? 0 : dot + 1) == "bfloat16";
+}
+
 i64 item_size(const std::string& type) {
     return type.size() < 3 ? 0 : std::stoll(type.substr(2));
 }
@@ -134,6 +147,7 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
     array.read_only = read_only;
     read_strides(array, entry(interface, "strides"));
     array.contiguous = contiguous(array);
+    if (maybe_bfloat16(array.type) && says_bfloat16(array.owner)) array.type = kBFloat16Type;
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
     array.device = address ? cuda::device_of(array.data)
@@ -151,8 +165,13 @@ DeviceArray contiguous_device_array(py::handle object, const char* op, const cha
     const py::handle module = cupy(op);
     CurrentDevice current;
     current.enter(array.device, op);
-    return read_device_array(module.attr("ascontiguousarray")(module.attr("asarray")(array.owner)),
-                             op, argument);
+    // The interface does not tell CuPy that it is bfloat16; DLPack does.
+    const char* reader =
+        array.type == kBFloat16Type && !py::isinstance(array.owner, module.attr("ndarray"))
+            ? "from_dlpack"
+            : "asarray";
+    return read_device_array(module.attr("ascontiguousarray")(module.attr(reader)(array.owner)), op,
+                             argument);
 }
 
 py::object as_int64(py::handle object, const char* op) {
@@ -181,11 +200,32 @@ std::uintptr_t current_stream(const char* op) {
     return stream ? stream : kDefaultStream;
 }
 
+namespace {
+
+// NumPy knows the name only once ml_dtypes is imported.
+py::object bfloat16_dtype(const char* op) {
+    try {
+        return py::module_::import("ml_dtypes").attr("bfloat16");
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_ImportError)) throw;
+        const std::string text = std::string(op) +
+                                 ": bfloat16 arrays need the package ml_dtypes; pip install "
+                                 "'fusednn[cuda]' (" +
+                                 error.what() + ")";
+        py::set_error(PyExc_ImportError, text.c_str());
+        throw py::error_already_set();
+    }
+}
+
+}  // namespace
+
 py::object new_device_array(const char* dtype, int ndim, const i64* shape, void** data,
                             const char* op) {
     py::tuple sizes(ndim);
     for (int axis = 0; axis < ndim; ++axis) sizes[std::size_t(axis)] = shape[axis];
-    py::object array = cupy(op).attr("empty")(sizes, py::arg("dtype") = dtype);
+    py::object array = cupy(op).attr("empty")(
+        sizes, py::arg("dtype") = dtype == std::string(kBFloat16Type) ? bfloat16_dtype(op)
+                                                                      : py::object(py::str(dtype)));
     *data = reinterpret_cast<void*>(array.attr("data").attr("ptr").cast<std::uintptr_t>());
     return array;
 }

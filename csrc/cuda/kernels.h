@@ -101,11 +101,11 @@ template <class T>
 void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
 
 template <class T>
-void attention_forward(const AttentionParams<T>&, const HeadArray<T>& output, T* stats);
+void attention_forward(const AttentionParams<T>&, const HeadArray<T>& output, Accumulate<T>* stats);
 template <class T>
 void attention_backward(const AttentionParams<T>&, const AttentionGradients<T>&);
 template <class T>
-void attention_weights(const AttentionParams<T>&, const T* stats, T* weights);
+void attention_weights(const AttentionParams<T>&, const Accumulate<T>* stats, T* weights);
 
 template <class T>
 void sgd_step(const SgdParams<T>&);
@@ -120,3 +120,6 @@ void adagrad_step(const AdagradParams<T>&);
 
 // Every kernel is a template over the dtype; each file ends by instantiating its own for both.
 #define FUSEDNN_INSTANTIATE(macro) macro(float) macro(double)
+// And some for 16-bit floats; statistics and losses are then Accumulate<T>, in core/kernels.h's
+// table and here.
+#define FUSEDNN_INSTANTIATE_HALF(macro) macro(BFloat16) macro(Float16)

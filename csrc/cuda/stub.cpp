@@ -43,6 +43,16 @@ const KernelTable<double>& table<double>() {
     throw DeviceError(status());
 }
 
+template <>
+const KernelTable<BFloat16>& table<BFloat16>() {
+    throw DeviceError(status());
+}
+
+template <>
+const KernelTable<Float16>& table<Float16>() {
+    throw DeviceError(status());
+}
+
 i64 first_outside(i64, const i64*, i64, const i64*, i64*) {
     throw DeviceError(status());
 }

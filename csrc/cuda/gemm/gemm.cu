@@ -12,7 +12,7 @@ bool aligned_lines(const T* data, i64 line) {
     return detail::whole_packs(data) && line % Pack<T>::kSize == 0;
 }
 
-template <class T, bool kAlong>
+template <bool kAlong, class T>
 Strided<T, kAlong> matrix(const T* data, i64 row, i64 depth) {
     const bool neighbours = (kAlong ? depth : row) == 1;
     return {data, 0, row, depth, neighbours && aligned_lines(data, kAlong ? row : depth)};
@@ -20,12 +20,23 @@ Strided<T, kAlong> matrix(const T* data, i64 row, i64 depth) {
 
 template <class T, bool kAlongA, bool kAlongB>
 void run(const GemmParams<T>& p) {
-    using Out = Output<T, PlainColumns>;
-    const Out out{p.c,        0, p.ldc,      {},           aligned_lines(p.c, p.ldc),
-                  p.row_bias, 0, p.col_bias, p.accumulate, p.activation == Activation::relu};
-    using Product = Work<Strided<T, kAlongA>, Strided<T, kAlongB>, Out>;
-    const SameShapes<Product> problem{{p.m, p.n, p.k, matrix<T, kAlongA>(p.a, p.a_row, p.a_col),
-                                       matrix<T, kAlongB>(p.b, p.b_col, p.b_row), out}};
+    using Value = Storage<T>;
+    using Out = Output<Value, PlainColumns>;
+    const Out out{storage(p.c),
+                  0,
+                  p.ldc,
+                  {},
+                  aligned_lines(p.c, p.ldc),
+                  storage(p.row_bias),
+                  0,
+                  storage(p.col_bias),
+                  p.accumulate,
+                  p.activation == Activation::relu,
+                  StorageOf<T>::format()};
+    using Product = Work<Strided<Value, kAlongA>, Strided<Value, kAlongB>, Out>;
+    const SameShapes<Product> problem{{p.m, p.n, p.k,
+                                       matrix<kAlongA>(storage(p.a), p.a_row, p.a_col),
+                                       matrix<kAlongB>(storage(p.b), p.b_col, p.b_row), out}};
     product<false>("gemm", problem, 1);
 }
 
@@ -43,5 +54,6 @@ void gemm(const GemmParams<T>& p) {
 
 #define FUSEDNN_GEMM(T) template void gemm<T>(const GemmParams<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_GEMM)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_GEMM)
 
 }  // namespace fusednn::cuda

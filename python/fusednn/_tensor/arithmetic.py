@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import add, multiply, ndarray, subtract
 
-from .device import as_cupy, check_device, is_array, moved, namespace, on_gpu
+from .device import (
+    as_cupy,
+    check_device,
+    is_array,
+    is_bfloat16,
+    is_float,
+    moved,
+    namespace,
+    on_gpu,
+)
 from .sums import sum_over
 from .tape import (
     Array,
@@ -39,8 +48,12 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
     elif isinstance(other, TensorBase):
         array = other._data
     elif kind is int or kind is float:
-        if kind is float and self._data.dtype.kind != "f":
-            raise mixed(op, self._data.dtype, "a float")
+        own = self._data.dtype
+        if own.kind != "f":
+            if is_bfloat16(own):  # NumPy's rules for Python's numbers do not hold for it
+                return namespace(self._data).asarray(other, own)
+            if kind is float:
+                raise mixed(op, own, "a float")
         return other
     elif isinstance(other, (bool, int, float, np.number, np.bool_)):
         value = other.item() if isinstance(other, np.generic) else other
@@ -62,10 +75,15 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
     return array
 
 
+def _given(other: Any, y: Any) -> Any:
+    """What is recorded of `other`, which `operand` made y of: numbers in the tensor's dtype."""
+    return other if isinstance(other, TensorBase) or is_array(other) else y
+
+
 def check_same_kind(op: str, a: np.dtype[Any], b: np.dtype[Any]) -> None:
     """TypeError unless NumPy can combine both without casting a float or making one of an int."""
     kinds = {a.kind, b.kind}
-    if kinds == {"f"} and a.char == b.char:
+    if a.char == b.char and is_float(a):
         return
     if not (kinds <= {"b", "i", "u"} or kinds == {"b", "f"}):
         raise mixed(op, a, b)
@@ -81,7 +99,7 @@ def mixed(op: str, a: Any, b: Any) -> TypeError:
 def floating(self: TensorBase, op: str) -> Array:
     """self's array if it is of a float dtype, else TypeError."""
     data = self._data
-    if data.dtype.kind != "f":
+    if not is_float(data.dtype):
         raise TypeError(f"{op}: input has dtype {data.dtype}, expected float32 or float64")
     return data
 
@@ -270,7 +288,9 @@ class Arithmetic(TensorBase):
         y = operand(self, other, "mul")
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
-        return _record_product(in_recycled(multiply, self._data, y), _mul_backward, self, other)
+        return _record_product(
+            in_recycled(multiply, self._data, y), _mul_backward, self, _given(other, y)
+        )
 
     __rmul__ = __mul__
 
@@ -282,14 +302,14 @@ class Arithmetic(TensorBase):
         data = x / y
         if needs(other):
             return record_both(data, _div_backward, self, other)
-        return _record_product(data, _div_backward, self, other)
+        return _record_product(data, _div_backward, self, _given(other, y))
 
     def __rtruediv__(self, other: Operand) -> Tensor:
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
             return y  # type: ignore[no-any-return]
-        return record_both(y / x, _div_backward, other, self)
+        return record_both(y / x, _div_backward, _given(other, y), self)
 
     def __floordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")

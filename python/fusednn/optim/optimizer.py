@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy import ndarray
 
-from .._tensor.device import beside, host, is_writable, namespace
+from .._tensor.device import beside, host, is_float, is_writable, namespace
 from .._tensor.mode import enable_grad
 from .._tensor.tape import TensorBase, raw
 
@@ -73,7 +73,7 @@ class Optimizer:
                 )
             if parameter._node is not None:
                 raise ValueError(f"{self._name}: can only optimise leaf tensors")
-            if parameter._data.dtype.kind != "f":
+            if not is_float(parameter._data.dtype):
                 raise TypeError(
                     f"{self._name}: a parameter has dtype {parameter._data.dtype}, expected floats"
                 )
