@@ -145,9 +145,9 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
     const auto [address, read_only] = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
     array.data = reinterpret_cast<void*>(address);
     array.read_only = read_only;
+    if (maybe_bfloat16(array.type) && says_bfloat16(array.owner)) array.type = kBFloat16Type;
     read_strides(array, entry(interface, "strides"));
     array.contiguous = contiguous(array);
-    if (maybe_bfloat16(array.type) && says_bfloat16(array.owner)) array.type = kBFloat16Type;
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
     array.device = address ? cuda::device_of(array.data)

@@ -60,10 +60,10 @@ void prelu_backward(i64 outer, i64 channels, i64 inner, const T* dy, const T* x,
 
 template <class T>
 void layer_norm_forward(const LayerNormParams&, const T* x, const T* residual, const T* weight,
-                        const T* bias, T* sum, T* y, T* stats);
+                        const T* bias, T* sum, T* y, Accumulate<T>* stats);
 template <class T>
 void layer_norm_backward(const LayerNormParams&, const T* dy, const T* x, const T* weight,
-                         const T* stats, T* dx, T* dw, T* db);
+                         const Accumulate<T>* stats, T* dx, T* dw, T* db);
 template <class T>
 void group_norm_forward(const GroupNormParams&, const T* x, const T* weight, const T* bias, T* y,
                         T* stats);
@@ -83,9 +83,10 @@ template <class T>
 void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* y);
 template <class T>
 void embedding_backward(i64 rows, i64 width, const i64* starts, const i64* order, const T* dy,
-                        const T* scale, T* dtable);
+                        const Accumulate<T>* scale, T* dtable);
 template <class T>
-void rotary(const RotaryParams&, const T* x, const T* cos, const T* sin, const i64* rows, T* y);
+void rotary(const RotaryParams&, const T* x, const Accumulate<T>* cos, const Accumulate<T>* sin,
+            const i64* rows, T* y);
 
 template <class T>
 void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
@@ -96,9 +97,11 @@ void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
 template <class T>
 void softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
 template <class T>
-void cross_entropy_forward(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
+void cross_entropy_forward(const CrossEntropyParams<T>&, const T* x, Accumulate<T>* losses,
+                           Accumulate<T>* weights);
 template <class T>
-void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const Accumulate<T>* scale,
+                            T* dx);
 
 template <class T>
 void attention_forward(const AttentionParams<T>&, const HeadArray<T>& output, Accumulate<T>* stats);

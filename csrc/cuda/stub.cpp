@@ -1,5 +1,6 @@
 // Built instead of csrc/cuda/*.cu where there is no CUDA compiler.
 #include "core/errors.h"
+#include "cuda/cast.h"
 #include "cuda/device.h"
 #include "cuda/embedding/places.h"
 #include "cuda/ids.h"
@@ -50,6 +51,10 @@ const KernelTable<BFloat16>& table<BFloat16>() {
 
 template <>
 const KernelTable<Float16>& table<Float16>() {
+    throw DeviceError(status());
+}
+
+void cast(i64, DType, const void*, DType, void*) {
     throw DeviceError(status());
 }
 

@@ -1,4 +1,4 @@
-"""Products of 16-bit floats on the tensor cores: gemm, linear layers and convolutions with all their
+"""Products of 16-bit floats on the tensor cores: gemm, linear layers and convolutions with their
 gradients, against float64."""
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import add, multiply, ndarray, subtract
 
+from .autocast import both_float, widened
 from .device import (
     as_cupy,
     check_device,
     is_array,
     is_bfloat16,
     is_float,
-    moved,
     namespace,
     on_gpu,
 )
@@ -30,6 +30,7 @@ from .tape import (
     TensorBase,
     in_recycled,
     needs,
+    raw,
     record,
 )
 
@@ -71,8 +72,18 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
         check_device(op, "input", data, "other", array)
     dtype, own = array.dtype, data.dtype
     if dtype is not own:
+        if both_float(self, array):
+            return NotImplemented
         check_same_kind(op, own, dtype)
     return array
+
+
+def _elsewise(self: TensorBase, other: Any, method: Any) -> Any:
+    """Where `operand` gave up: inside autocast both in float32, else it is for others to say."""
+    other_array = raw(other)
+    if is_array(other_array) and both_float(self, other_array):
+        return method(*widened(self, other))
+    return NotImplemented
 
 
 def _given(other: Any, y: Any) -> Any:
@@ -246,11 +257,6 @@ def _abs_backward(node: Node, grad: Any) -> Gradients:
     return (grad * np.sign(node.saved[0]),)
 
 
-def _to_backward(node: Node, grad: Any) -> Gradients:
-    dtype, device = node.saved
-    return (moved("to", grad, device).astype(dtype.type),)
-
-
 def _clone_backward(node: Node, grad: Any) -> Gradients:
     return (grad,)
 
@@ -267,7 +273,7 @@ class Arithmetic(TensorBase):
     def __add__(self, other: Operand) -> Tensor:
         y = operand(self, other, "add")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__add__)  # type: ignore[no-any-return]
         return _record_sum(in_recycled(add, self._data, y), _add_backward, self, other)
 
     __radd__ = __add__
@@ -275,19 +281,19 @@ class Arithmetic(TensorBase):
     def __sub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__sub__)  # type: ignore[no-any-return]
         return _record_sum(in_recycled(subtract, self._data, y), _sub_backward, self, other)
 
     def __rsub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rsub__)  # type: ignore[no-any-return]
         return _record_sum(y - self._data, _sub_backward, other, self)
 
     def __mul__(self, other: Operand) -> Tensor:
         y = operand(self, other, "mul")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__mul__)  # type: ignore[no-any-return]
         return _record_product(
             in_recycled(multiply, self._data, y), _mul_backward, self, _given(other, y)
         )
@@ -298,7 +304,7 @@ class Arithmetic(TensorBase):
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__truediv__)  # type: ignore[no-any-return]
         data = x / y
         if needs(other):
             return record_both(data, _div_backward, self, other)
@@ -308,43 +314,43 @@ class Arithmetic(TensorBase):
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rtruediv__)  # type: ignore[no-any-return]
         return record_both(y / x, _div_backward, _given(other, y), self)
 
     def __floordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__floordiv__)  # type: ignore[no-any-return]
         return _record_sum(self._data // y, _floordiv_backward, self, other)
 
     def __rfloordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rfloordiv__)  # type: ignore[no-any-return]
         return _record_sum(y // self._data, _floordiv_backward, other, self)
 
     def __mod__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "mod")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__mod__)  # type: ignore[no-any-return]
         return record_both(self._data % y, _mod_backward, self, other)
 
     def __rmod__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "mod")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rmod__)  # type: ignore[no-any-return]
         return record_both(y % self._data, _mod_backward, other, self)
 
     def __pow__(self, other: Operand) -> Tensor:
         y = _power(self, other)
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__pow__)  # type: ignore[no-any-return]
         return record_both(self._data**y, _pow_backward, self, _scalar(other, self))
 
     def __rpow__(self, other: Operand) -> Tensor:
         y = _power(self, other)
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rpow__)  # type: ignore[no-any-return]
         return record_both(y**self._data, _pow_backward, _scalar(other, self), self)
 
     def __neg__(self) -> Tensor:

@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from ..functional.activation import relu, sigmoid, tanh
 from ..functional.softmax import log_softmax, softmax
-from .arithmetic import _to_backward
+from .autocast import cast_array, to_backward
 from .comparison import Comparison
 from .device import (
     beside,
@@ -245,11 +245,11 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         out = self._data if device is None else moved("to", self._data, device)
         if wanted == own and out is self._data:
             return self
-        if wanted != own:
-            out = out.astype(wanted)
         if not (is_float(wanted) and is_float(own)):
-            return wrap(out)
-        return record(out, _to_backward, (self,), (), (own, self.device))
+            return wrap(out if wanted == own else out.astype(wanted))
+        if wanted != own:
+            out = cast_array(out, wanted)
+        return record(out, to_backward, (self,), (), (own, self.device))
 
     def float(self) -> Tensor:
         """As float32."""

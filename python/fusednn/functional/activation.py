@@ -54,7 +54,7 @@ def _unary(
 ) -> Any:
     op = op or kernel
     if not isinstance(input, TensorBase):
-        array = input if type(input) is ndarray else floats(op, input)
+        array = input if is_array(input) else floats(op, input)
         return _core.unary_forward(op, kernel, array, a, b)
     out = _core.unary_forward(op, kernel, input._data, a, b)
     if kernel in _BY_OUTPUT:
