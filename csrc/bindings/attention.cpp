@@ -18,9 +18,8 @@ constexpr i64 kFar = i64(1) << 40;
 
 void require_dtype(const Array& array, const Array& query, const char* argument) {
     if (array.dtype() == query.dtype()) return;
-    const char* names[] = {"float32", "float64", "bfloat16"};
     throw TypeMismatch(std::string(kOp) + ": " + argument + " has dtype " +
-                       names[int(array.dtype())] + ", expected " + names[int(query.dtype())] +
+                       dtype_name(array.dtype()) + ", expected " + dtype_name(query.dtype()) +
                        " like query");
 }
 
@@ -122,7 +121,7 @@ struct AttentionCall {
         p.dim = shapes.dim;
         p.value_dim = shapes.value_dim;
         p.query = heads_of<T>(query);
-        if (is_half()) {
+        if (has_half_cache()) {
             p.half_key = heads_of<BFloat16>(key);
             p.half_value = heads_of<BFloat16>(value);
         } else {
@@ -159,9 +158,11 @@ struct AttentionCall {
         return p;
     }
 
-    bool is_half() const { return key.dtype() == DType::bf16; }
+    bool has_half_cache() const {
+        return key.dtype() == DType::bf16 && query.dtype() != DType::bf16;
+    }
     void refuse_half() const {
-        if (!is_half()) return;
+        if (!has_half_cache()) return;
         throw TypeMismatch(std::string(kOp) +
                            ": no gradient flows where key and value are bfloat16; call it inside " +
                            "no_grad(), or with float32");
@@ -201,19 +202,21 @@ struct AttentionCall {
 
   private:
     void check_stored() const {
-        if (key.dtype() != DType::bf16 && value.dtype() != DType::bf16) {
+        const bool cache = key.dtype() == DType::bf16 || value.dtype() == DType::bf16;
+        if (!cache || query.dtype() == DType::bf16) {
             require_dtype(key, query, "key");
             require_dtype(value, query, "value");
             return;
         }
         if (query.dtype() != DType::f32) {
             throw TypeMismatch(std::string(kOp) +
-                               ": key and value in bfloat16 need a float32 query, got float64");
+                               ": key and value in bfloat16 need a float32 query, got " +
+                               dtype_name(query.dtype()));
         }
         if (key.dtype() == value.dtype()) return;
         throw TypeMismatch(std::string(kOp) +
                            ": either both key and value are bfloat16 or neither is, got " +
-                           (is_half() ? "value" : "key") + " in float32 or float64");
+                           (has_half_cache() ? "value" : "key") + " in float32 or float64");
     }
 
     static const i64* ints(const std::optional<Array>& array) {
@@ -278,14 +281,14 @@ py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle
     py::object stats_array = py::none();
     if (want_stats) {
         const i64 shape[4] = {2, s.batch, s.heads, s.queries};
-        stats_array = call.call.new_array(call.query.dtype(), 4, shape, &stats);
+        stats_array = call.call.new_array(accumulate_dtype(call.query.dtype()), 4, shape, &stats);
     }
     {
         const Run run(call.call, call.cost());
-        with_dtype(call.query.dtype(), [&](auto zero) {
+        with_device_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().attention_forward(call.params<T>(), head_array<T>(output, stride),
-                                               static_cast<T*>(stats));
+                                               static_cast<Accumulate<T>*>(stats));
         });
     }
     return py::make_tuple(std::move(result), std::move(stats_array));
@@ -298,10 +301,9 @@ py::tuple gradients(AttentionCall& call, py::handle grad_object, py::handle outp
     const ops::AttentionShapes& s = call.shapes;
     const Array grad = call.call.strided(grad_object, "grad");
     const Array output = call.call.strided(output_object, "output");
-    const Array stats = call.call.floating(stats_object, "stats");
+    const Array stats = call.call.accumulated_like(stats_object, call.query, "stats");
     require_dtype(grad, call.query, "grad");
     require_dtype(output, call.query, "output");
-    require_dtype(stats, call.query, "stats");
     ops::Shape shape = s.output;
     if (of_weights) shape.back() = s.keys;
     ops::require_shape(kOp, "grad", ops::shape_of(grad.view()), shape);
@@ -325,12 +327,12 @@ py::tuple gradients(AttentionCall& call, py::handle grad_object, py::handle outp
     }
     {
         const Run run(call.call, call.cost());
-        with_dtype(call.query.dtype(), [&](auto zero) {
+        with_device_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
             AttentionGradients<T> g{};
             g.output = call.heads_of<T>(output);
             g.grad = call.heads_of<T>(grad);
-            g.stats = stats.data<T>();
+            g.stats = stats.data<Accumulate<T>>();
             g.query = head_array<T>(dq, q_stride);
             g.key = head_array<T>(dk, k_stride);
             g.value = head_array<T>(dv, v_stride);
@@ -367,16 +369,18 @@ py::tuple weights(py::handle query, py::handle key, py::handle mask, int causal,
     const i64 stats_shape[4] = {2, s.batch, s.heads, s.queries};
     const i64 shape[4] = {s.batch, s.heads, s.queries, s.keys};
     void *stats, *out;
-    py::object stats_array = call.call.new_array(call.query.dtype(), 4, stats_shape, &stats);
+    py::object stats_array =
+        call.call.new_array(accumulate_dtype(call.query.dtype()), 4, stats_shape, &stats);
     const int rank = call.query.ndim();
     py::object result = call.call.new_array(call.query.dtype(), rank, shape + 4 - rank, &out);
     {
         const Run run(call.call, call.cost());
-        with_dtype(call.query.dtype(), [&](auto zero) {
+        with_device_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
             const AttentionParams<T> p = call.weight_params<T>();
-            run.kernels<T>().attention_forward(p, {nullptr, 0, 0, 0}, static_cast<T*>(stats));
-            run.kernels<T>().attention_weights(p, static_cast<const T*>(stats),
+            run.kernels<T>().attention_forward(p, {nullptr, 0, 0, 0},
+                                               static_cast<Accumulate<T>*>(stats));
+            run.kernels<T>().attention_weights(p, static_cast<const Accumulate<T>*>(stats),
                                                static_cast<T*>(out));
         });
     }

@@ -182,10 +182,10 @@ Array Call::accumulated_like(py::handle object, const Array& like, const char* a
 Array Call::strided(py::handle object, const char* argument, bool flat) {
     if (is_numpy(object, argument)) return Array::strided(object, op_, argument, flat);
     DeviceArray array = placed(object, argument);
-    if (array.type != "<f4" && array.type != "<f8") {
-        refuse(argument, array, "float32 or float64");
+    if (array.type != "<f4" && array.type != "<f8" && !half_type(array.type)) {
+        refuse(argument, array, "float32, float64, bfloat16 or float16");
     }
-    const i64 item = array.type == "<f8" ? 8 : 4;
+    const i64 item = item_size(floating_type(array.type));
     return rows_of(std::move(array), argument, item, flat);
 }
 

@@ -29,6 +29,7 @@ class Call {
     Array floating_or_half(py::handle object, const char* argument);
     // The dtype that sums and statistics of `like` have: float32 beside 16-bit floats.
     Array accumulated_like(py::handle object, const Array& like, const char* argument);
+    // 16-bit floats as well, as floating_or_half.
     Array strided(py::handle object, const char* argument, bool flat = false);
     Array boolean(py::handle object, const char* argument);
     Array integer(py::handle object, const char* argument);

@@ -108,11 +108,11 @@ void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const Accu
                             T* dx);
 
 template <class T>
-void attention_forward(const AttentionParams<T>&, const HeadArray<T>& output, T* stats);
+void attention_forward(const AttentionParams<T>&, const HeadArray<T>& output, Accumulate<T>* stats);
 template <class T>
 void attention_backward(const AttentionParams<T>&, const AttentionGradients<T>&);
 template <class T>
-void attention_weights(const AttentionParams<T>&, const T* stats, T* weights);
+void attention_weights(const AttentionParams<T>&, const Accumulate<T>* stats, T* weights);
 
 template <class T>
 void sgd_step(const SgdOptions&, i64 count, const SgdTensor<T>*);

@@ -36,7 +36,7 @@ class QueryBackward {
           item_(item),
           walk_(row0, s.queries),
           kv_head_(item.head / int(p_.heads / p_.kv_heads)),
-          scores_(call.p, s, item.head),
+          scores_(call.p, call.format, s, item.head),
           keys_{tiles.row_a, tiles.column_a, rows_of(p_.query, s.batch, item.head, s.query0),
                 rows_of(p_.key, s.batch, kv_head_, s.key0), int(p_.dim)},
           values_{tiles.row_b, tiles.column_b, rows_of(call.g.grad, s.batch, item.head, s.query0),
@@ -76,7 +76,7 @@ class QueryBackward {
         for (int key0 = begin / Math::kColumns * Math::kColumns; key0 < end;
              key0 += Math::kColumns) {
             typename Math::Scores x, ds;
-            walk_.multiply(x, keys_, key0, s_.keys, resident);
+            walk_.multiply(call_.format, x, keys_, key0, s_.keys, resident);
             multiply_values(ds, key0, resident);
             resident = true;
             const bool inner = walk_.row0 + Math::kRows <= s_.queries && key0 >= inner_begin &&
@@ -88,7 +88,7 @@ class QueryBackward {
                 wait_for_copies();
             }
             if (walk_.busy) {
-                add_rows<Math>(careful, out_, ds, tiles_.exchange, keys_.column_tile,
+                add_rows<Math>(call_.format, careful, out_, ds, tiles_.exchange, keys_.column_tile,
                                keys_.width(item_.chunk));
             }
             __syncthreads();
@@ -97,7 +97,8 @@ class QueryBackward {
 
     // dP, computed, or given where the weights were the result.
     FUSEDNN_DEVICE void multiply_values(typename Math::Scores& dp, int key0, bool resident) {
-        if (!call_.g.of_weights) return walk_.multiply(dp, values_, key0, s_.keys, resident);
+        if (!call_.g.of_weights)
+            return walk_.multiply(call_.format, dp, values_, key0, s_.keys, resident);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
             const int row = walk_.row0 + Math::row(i);
@@ -105,7 +106,7 @@ class QueryBackward {
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int key = key0 + Math::column(n);
                 const bool real = row < s_.queries && key < s_.keys;
-                dp[i][n] = real ? Sum(values_.rows[row][s_.key0 + key]) : Sum(0);
+                dp[i][n] = real ? call_.format.widen(values_.rows[row][s_.key0 + key]) : Sum(0);
             }
         }
     }
@@ -164,11 +165,12 @@ class QueryBackward {
             for (int m = 0; m < Math::kOutOfLane; ++m) {
                 const int column = Math::out_column(m);
                 if (item_.chunk * Math::kDim + column < p_.dim) {
-                    out_[i][m] += weight * Sum(key[column]);
+                    out_[i][m] += weight * call_.format.widen(key[column]);
                 }
             }
         }
-        store_rows<Math>(out_, rows_of(call_.g.query, s_.batch, item_.head, s_.query0), walk_.row0,
+        store_rows<Math>(call_.format, out_,
+                         rows_of(call_.g.query, s_.batch, item_.head, s_.query0), walk_.row0,
                          s_.queries, item_.chunk * Math::kDim, int(p_.dim), factor);
     }
 
@@ -234,15 +236,17 @@ class KeyBackward {
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) factor[i] = Sum(1);
         const int column0 = item_.chunk * Math::kDim;
-        store_rows<Math>(key_grad_, rows_of(call_.g.key, s_.batch, item_.head, s_.key0), walk_.row0,
-                         s_.keys, column0, int(p_.dim), factor);
-        store_rows<Math>(value_grad_, rows_of(call_.g.value, s_.batch, item_.head, s_.key0),
-                         walk_.row0, s_.keys, column0, int(p_.value_dim), factor);
+        store_rows<Math>(call_.format, key_grad_,
+                         rows_of(call_.g.key, s_.batch, item_.head, s_.key0), walk_.row0, s_.keys,
+                         column0, int(p_.dim), factor);
+        store_rows<Math>(call_.format, value_grad_,
+                         rows_of(call_.g.value, s_.batch, item_.head, s_.key0), walk_.row0, s_.keys,
+                         column0, int(p_.value_dim), factor);
     }
 
   private:
     FUSEDNN_DEVICE void pass(int head, bool careful) {
-        const HeadScores<Math, T> scores(p_, s_, head);
+        const HeadScores<Math, T> scores(p_, call_.format, s_, head);
         const Side<Math> queries{tiles_.row_a, tiles_.column_a,
                                  rows_of(p_.key, s_.batch, item_.head, s_.key0),
                                  rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
@@ -255,11 +259,11 @@ class KeyBackward {
         for (int query0 = begin / Math::kColumns * Math::kColumns; query0 < end;
              query0 += Math::kColumns) {
             typename Math::Scores x, ds;
-            walk_.multiply(x, queries, query0, s_.queries, resident_);
+            walk_.multiply(call_.format, x, queries, query0, s_.queries, resident_);
             if (call_.g.of_weights) {
                 given(ds, grads, query0);
             } else {
-                walk_.multiply(ds, grads, query0, s_.queries, resident_);
+                walk_.multiply(call_.format, ds, grads, query0, s_.queries, resident_);
             }
             resident_ = true;
             if (walk_.busy) column_gradients(scores, x, ds, head, query0);
@@ -270,10 +274,10 @@ class KeyBackward {
                 wait_for_copies();
             }
             if (walk_.busy) {
-                add_rows<Math>(careful, value_grad_, x, tiles_.exchange, grads.column_tile,
-                               grads.width(item_.chunk));
-                add_rows<Math>(careful, key_grad_, ds, tiles_.exchange, queries.column_tile,
-                               queries.width(item_.chunk));
+                add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange,
+                               grads.column_tile, grads.width(item_.chunk));
+                add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange,
+                               queries.column_tile, queries.width(item_.chunk));
             }
             __syncthreads();
         }
@@ -287,7 +291,7 @@ class KeyBackward {
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int query = query0 + Math::column(n);
                 const bool real = query < s_.queries && key < s_.keys;
-                dp[i][n] = real ? Sum(grads.columns[query][s_.key0 + key]) : Sum(0);
+                dp[i][n] = real ? call_.format.widen(grads.columns[query][s_.key0 + key]) : Sum(0);
             }
         }
     }
@@ -363,8 +367,9 @@ constexpr int kDotThreads = 256;
 // its gradient does not matter.
 template <class T>
 __global__ void __launch_bounds__(kDotThreads)
-    dot_kernel(const __grid_constant__ AttentionGradients<T> g, i64 heads, i64 queries, i64 width,
-               i64 rows, T* dots) {
+    dot_kernel(const __grid_constant__ AttentionGradients<T> g, const Format<T> format, i64 heads,
+               i64 queries, i64 width, i64 rows, Accumulate<T>* dots) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * (kDotThreads / 32);
     const int lane = int(threadIdx.x) % 32;
     for (i64 row = i64(blockIdx.x) * (kDotThreads / 32) + threadIdx.x / 32; row < rows;
@@ -373,30 +378,31 @@ __global__ void __launch_bounds__(kDotThreads)
         const int batch = int(quotient(head, heads)), query = int(row % queries);
         const T* a = rows_of(g.grad, batch, int(head % heads), 0)[query];
         const T* b = rows_of(g.output, batch, int(head % heads), 0)[query];
-        T sum = 0;
+        Sum sum = 0;
         for (i64 i = lane; i < width; i += 32) {
-            if (!g.of_weights || b[i] != T(0)) sum += a[i] * b[i];
+            const Sum y = format.widen(b[i]);
+            if (!g.of_weights || y != Sum(0)) sum += format.widen(a[i]) * y;
         }
         sum = warp_reduce<32>(sum, Add());
         if (lane == 0) dots[row] = sum;
     }
 }
 
-}  // namespace
-
 template <class T>
-void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>& g) {
+void backward(const AttentionParams<T>& p, const Format<T>& format,
+              const AttentionGradients<T>& g) {
+    using Sum = Accumulate<T>;
     if (p.query_lengths || p.key_lengths || p.query_starts) {
         clear_heads(g.query, p.batch, p.heads, p.queries, p.dim);
         clear_heads(g.key, p.batch, p.kv_heads, p.keys, p.dim);
         clear_heads(g.value, p.batch, p.kv_heads, p.keys, p.value_dim);
     }
     const i64 rows = p.batch * p.heads * p.queries;
-    const Workspace<T> dots(rows);
-    const Workspace<Peak<T>> peaks(rows);
+    const Workspace<Sum> dots(rows);
+    const Workspace<Peak<Sum>> peaks(rows);
     launch("attention_dots", {blocks_for(rows, kDotThreads / 32), kDotThreads}, dot_kernel<T>, g,
-           p.heads, p.queries, g.of_weights ? p.keys : p.value_dim, rows, dots.get());
-    const GradientCall<T> call{p, g, dots.get(), peaks.get(), Dropout::of(p), is_masked(p)};
+           format, p.heads, p.queries, g.of_weights ? p.keys : p.value_dim, rows, dots.get());
+    const GradientCall<T> call{p, g, dots.get(), peaks.get(), format, Dropout::of(p), is_masked(p)};
     with_gradient_math<T>(p.dim > p.value_dim ? p.dim : p.value_dim, [&](auto math) {
         using Math = decltype(math);
         constexpr i64 kShared = sizeof(GradientTiles<Math>);
@@ -414,8 +420,16 @@ void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>
     if (g.bias) bias_gradient(call);
 }
 
+}  // namespace
+
+template <class T>
+void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>& g) {
+    backward(stored(p), StorageOf<T>::format(), stored(g));
+}
+
 #define FUSEDNN_ATTENTION(T) \
     template void attention_backward<T>(const AttentionParams<T>&, const AttentionGradients<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_ATTENTION)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_ATTENTION)
 
 }  // namespace fusednn::cuda

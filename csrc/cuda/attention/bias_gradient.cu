@@ -76,10 +76,10 @@ class BiasBackward {
         const Walk<Math> walk(row0, s.queries);
         Scores x, dp;
         __syncthreads();
-        walk.multiply(x, keys, key0, s.keys, false);
+        walk.multiply(call_.format, x, keys, key0, s.keys, false);
         __syncthreads();
-        if (!call_.g.of_weights) walk.multiply(dp, values, key0, s.keys, false);
-        const HeadScores<Math, T> scores(p_, s, head);
+        if (!call_.g.of_weights) walk.multiply(call_.format, dp, values, key0, s.keys, false);
+        const HeadScores<Math, T> scores(p_, call_.format, s, head);
         const i64 first = call_.first_row(s, head);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
@@ -94,7 +94,8 @@ class BiasBackward {
                 const Sum score = scores.score(x[i][n], row, key, false, &slope);
                 const Sum w = scores.weight(score, stats.maximum, stats.inverse);
                 if (w == Sum(0)) continue;
-                Sum d = call_.g.of_weights ? Sum(values.rows[row][s.key0 + key]) : dp[i][n];
+                Sum d = call_.g.of_weights ? call_.format.widen(values.rows[row][s.key0 + key])
+                                           : dp[i][n];
                 if (call_.dropout.on) {
                     const bool keep =
                         call_.dropout.keeps(std::uint64_t(s.number * p_.heads + head), row, key);
@@ -126,7 +127,7 @@ class BiasBackward {
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int key = range.key0 + Math::column(n);
                 if (stride[3] == 0 ? n > 0 || threadIdx.x % 4 != 0 : key >= range.key1) continue;
-                to[row * stride[2] + key * stride[3]] = T(sum_[i][n]);
+                to[row * stride[2] + key * stride[3]] = call_.format.narrow(sum_[i][n]);
             }
         }
     }
@@ -151,7 +152,7 @@ class BiasBackward {
             if (stride[3] == 0 ? n > 0 : range.key0 + n >= range.key1) continue;
             Sum sum = tiles_.of_warp[0][n];
             for (int other = 1; other < Math::kWarps; ++other) sum += tiles_.of_warp[other][n];
-            to[(range.key0 + n) * stride[3]] = T(sum);
+            to[(range.key0 + n) * stride[3]] = call_.format.narrow(sum);
         }
     }
 
@@ -190,7 +191,7 @@ template <class T>
 void bias_gradient(const GradientCall<T>& call) {
     const AttentionParams<T>& p = call.p;
     const i64* stride = call.g.bias_stride;
-    with_gradient_math<T>(p.dim > p.value_dim ? p.dim : p.value_dim, [&](auto math) {
+    with_narrow_math<T>([&](auto math) {
         using Math = decltype(math);
         const i64 key_tiles = stride[3] ? parts_of(p.keys, Math::kColumns) : 1;
         const i64 row_tiles = stride[2] ? parts_of(p.queries, Math::kRows) : 1;
@@ -204,5 +205,6 @@ void bias_gradient(const GradientCall<T>& call) {
 
 #define FUSEDNN_BIAS(T) template void bias_gradient<T>(const GradientCall<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_BIAS)
+FUSEDNN_BIAS(HalfBits)
 
 }  // namespace fusednn::cuda

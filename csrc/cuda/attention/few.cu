@@ -23,17 +23,18 @@ constexpr i64 kFullGrid = 512, kPartKeys = 256;
 
 template <class T>
 struct FewMath {
-    using Sum = T;
-    using Scores = T[1][1];
+    using Sum = Accumulate<T>;
+    using Scores = Sum[1][1];
 };
 
 template <class T>
 struct FewTiles {
-    alignas(16) T query[kRows][kMostFeatures];
-    T scores[kRows][kTile];
-    T decay[kRows], inverse[kRows];
+    using Sum = Accumulate<T>;
+    alignas(16) Sum query[kRows][kMostFeatures];
+    Sum scores[kRows][kTile];
+    Sum decay[kRows], inverse[kRows];
     // What the threads that share columns have summed up.
-    alignas(16) T sums[kThreads][kRows][16 / sizeof(T)];
+    alignas(16) Sum sums[kThreads][kRows][16 / sizeof(T)];
 };
 
 // Of a part of the keys and a row: the largest score, the sum of exponentials, and (in values) that
@@ -47,17 +48,19 @@ template <class T>
 struct FewCall {
     AttentionParams<T> p;
     HeadArray<T> output;
-    T* stats;
+    Accumulate<T>* stats;
+    Format<T> format;
     Dropout dropout;
     bool masked;
     i64 parts, part_keys;
-    PartStats<T>* part_stats;  // (parts, batch, heads, queries); unused for one part
-    T* part_values;            // likewise, value_dim each
+    PartStats<Accumulate<T>>* part_stats;  // (parts, batch, heads, queries); unused for one part
+    Accumulate<T>* part_values;            // likewise, value_dim each
 };
 
 // The row's place and 1 / its sum.
 template <class T>
-FUSEDNN_DEVICE void store_stats(const FewCall<T>& call, i64 row, T maximum, T inverse) {
+FUSEDNN_DEVICE void store_stats(const FewCall<T>& call, i64 row, Accumulate<T> maximum,
+                                Accumulate<T> inverse) {
     if (!call.stats) return;
     call.stats[row] = finite_maximum(maximum);
     call.stats[call.p.batch * call.p.heads * call.p.queries + row] = inverse;
@@ -66,7 +69,11 @@ FUSEDNN_DEVICE void store_stats(const FewCall<T>& call, i64 row, T maximum, T in
 template <class T>
 class BlockFew {
   public:
+    using Sum = Accumulate<T>;
     static constexpr int kRun = 16 / int(sizeof(T));
+    struct alignas(16) Run {
+        Sum of[kRun];
+    };
 
     FUSEDNN_DEVICE BlockFew(const FewCall<T>& call, FewTiles<T>& tiles, const Item& item)
         : call_(call),
@@ -84,11 +91,11 @@ class BlockFew {
         load_queries();
         const int lane = int(threadIdx.x) % 32;
 #pragma unroll
-        for (int r = 0; r < kRows / kWarps; ++r) maximum_[r] = -T(INFINITY), sum_[r] = T(0);
+        for (int r = 0; r < kRows / kWarps; ++r) maximum_[r] = -Sum(INFINITY), sum_[r] = Sum(0);
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
 #pragma unroll
-            for (int k = 0; k < kRun; ++k) out_[r][k] = T(0);
+            for (int k = 0; k < kRun; ++k) out_[r][k] = Sum(0);
         const int part0 = item_.tile * int(call_.part_keys);
         const int part1 = smaller_of(part0 + int(call_.part_keys), s_.keys);
         const int begin = larger_of(part0, s_.range(0).begin / kTile * kTile);
@@ -118,22 +125,27 @@ class BlockFew {
         __syncthreads();
         for (int i = int(threadIdx.x); i < kRows * kMostFeatures; i += kThreads) {
             const int row = i / kMostFeatures, d = i % kMostFeatures;
-            T x = T(0);
+            Sum x = Sum(0);
             if (row < rows_ && d < p_.dim) {
-                x = rows_of(p_.query, item_.batch, head_of(row), 0)[query_of(row)][d];
+                x = call_.format.widen(
+                    rows_of(p_.query, item_.batch, head_of(row), 0)[query_of(row)][d]);
             }
             tiles_.query[row][d] = x;
         }
     }
 
     // `count` values from a place that holds 16 bytes of them, if `wide`.
-    FUSEDNN_DEVICE Pack<T> load(const T* from, bool wide, int count) const {
-        Pack<T> x;
+    FUSEDNN_DEVICE Run load(const T* from, bool wide, int count) const {
+        Run x;
         if (wide && count >= kRun) {
-            x = *reinterpret_cast<const Pack<T>*>(from);
+            const Pack<T> all = *reinterpret_cast<const Pack<T>*>(from);
+#pragma unroll
+            for (int k = 0; k < kRun; ++k) x.of[k] = call_.format.widen(all.of[k]);
         } else {
 #pragma unroll
-            for (int k = 0; k < kRun; ++k) x.of[k] = k < count ? from[k] : T(0);
+            for (int k = 0; k < kRun; ++k) {
+                x.of[k] = k < count ? call_.format.widen(from[k]) : Sum(0);
+            }
         }
         return x;
     }
@@ -146,20 +158,20 @@ class BlockFew {
         for (int j = int(threadIdx.x) / 8; j < kTile; j += kThreads / 8) {
             const int key = smaller_of(key0 + j, s_.keys - 1);
             const T* const from = keys_[key];
-            T sum[kRows];
+            Sum sum[kRows];
 #pragma unroll
-            for (int r = 0; r < kRows; ++r) sum[r] = T(0);
+            for (int r = 0; r < kRows; ++r) sum[r] = Sum(0);
 #pragma unroll 2
             for (int d = part * kRun; d < dim; d += 8 * kRun) {
-                const Pack<T> x = load(from + d, wide, dim - d);
+                const Run x = load(from + d, wide, dim - d);
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) {
-                    const Pack<T> y = *reinterpret_cast<const Pack<T>*>(&tiles_.query[r][d]);
+                    const Run y = *reinterpret_cast<const Run*>(&tiles_.query[r][d]);
 #pragma unroll
                     for (int k = 0; k < kRun; ++k) sum[r] += x.of[k] * y.of[k];
                 }
             }
-            T mine = T(0);
+            Sum mine = Sum(0);
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
                 sum[r] = warp_reduce<8>(sum[r], Add());
@@ -174,23 +186,23 @@ class BlockFew {
         const int row = int(threadIdx.x) / 32 + r * kWarps;
         const int place = smaller_of(row, rows_ - 1);  // rows that do not exist see nothing
         const int head = head_of(place), query = query_of(place);
-        const HeadScores<FewMath<T>, T> scores(p_, s_, head);
-        T x[kTile / 32];
-        T most = maximum_[r];
+        const HeadScores<FewMath<T>, T> scores(p_, call_.format, s_, head);
+        Sum x[kTile / 32];
+        Sum most = maximum_[r];
 #pragma unroll
         for (int i = 0; i < kTile / 32; ++i) {
             const int key = key0 + lane + 32 * i;
-            T slope;
+            Sum slope;
             x[i] = row < rows_
                        ? scores.score(tiles_.scores[row][lane + 32 * i], query, key, false, &slope)
-                       : -T(INFINITY);
+                       : -Sum(INFINITY);
             most = x[i] > most ? x[i] : most;
         }
         most = warp_reduce<32>(most, Larger());
-        const T top = finite_maximum(most);
-        const T decay = scores.exponential(maximum_[r], top);
+        const Sum top = finite_maximum(most);
+        const Sum decay = scores.exponential(maximum_[r], top);
         maximum_[r] = most;
-        T sum = T(0);
+        Sum sum = Sum(0);
 #pragma unroll
         for (int i = 0; i < kTile / 32; ++i) {
             x[i] = scores.exponential(x[i], top);
@@ -198,7 +210,7 @@ class BlockFew {
             if (call_.dropout.on) {
                 const bool keep = call_.dropout.keeps(std::uint64_t(s_.number * p_.heads + head),
                                                       query, key0 + lane + 32 * i);
-                x[i] *= keep ? T(call_.dropout.factor) : T(0);
+                x[i] *= keep ? Sum(call_.dropout.factor) : Sum(0);
             }
             tiles_.scores[row][lane + 32 * i] = x[i];
         }
@@ -217,19 +229,19 @@ class BlockFew {
         const bool wide = values_.wide();
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            const T decay = tiles_.decay[r];
+            const Sum decay = tiles_.decay[r];
 #pragma unroll
             for (int k = 0; k < kRun; ++k) out_[r][k] *= decay;
         }
         const int count = smaller_of(kTile, end - key0);
 #pragma unroll 2
         for (int j = share; j < count; j += sharers()) {
-            const Pack<T> x = load(values_[key0 + j] + column, wide, int(p_.value_dim) - column);
+            const Run x = load(values_[key0 + j] + column, wide, int(p_.value_dim) - column);
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
-                const T weight = tiles_.scores[r][j];
+                const Sum weight = tiles_.scores[r][j];
                 // NaN and infinities of a hidden key do not matter.
-                if (call_.masked && weight == T(0)) continue;
+                if (call_.masked && weight == Sum(0)) continue;
 #pragma unroll
                 for (int k = 0; k < kRun; ++k) out_[r][k] += weight * x.of[k];
             }
@@ -245,8 +257,8 @@ class BlockFew {
 #pragma unroll
         for (int r = 0; r < kRows / kWarps; ++r) {
             const int row = int(threadIdx.x) / 32 + r * kWarps;
-            const T sum = warp_reduce<32>(sum_[r], Add());
-            const T inverse = sum == T(0) ? T(0) : T(1) / sum;
+            const Sum sum = warp_reduce<32>(sum_[r], Add());
+            const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
             if (lane != 0 || row >= rows_) continue;
             tiles_.inverse[row] = inverse;
             if (call_.parts == 1) {
@@ -259,13 +271,13 @@ class BlockFew {
         const int width = int(p_.value_dim);
         for (int i = int(threadIdx.x); i < rows_ * width; i += kThreads) {
             const int row = i / width, column = i % width;
-            T sum = T(0);
+            Sum sum = Sum(0);
             for (int share = 0; share < sharers(); ++share) {
                 sum += tiles_.sums[share * packs() + column / kRun][row][column % kRun];
             }
             if (call_.parts == 1) {
                 rows_of(call_.output, item_.batch, head_of(row), 0)[query_of(row)][column] =
-                    sum * tiles_.inverse[row];
+                    call_.format.narrow(sum * tiles_.inverse[row]);
             } else {
                 call_.part_values[(item_.tile * all + place_of(row)) * width + column] = sum;
             }
@@ -279,8 +291,8 @@ class BlockFew {
     const Sequence s_;
     const int group_, first_, rows_;
     const Rows<const T> keys_, values_;
-    T maximum_[kRows / kWarps], sum_[kRows / kWarps];  // of this warp's rows
-    T out_[kRows][kRun];
+    Sum maximum_[kRows / kWarps], sum_[kRows / kWarps];  // of this warp's rows
+    Sum out_[kRows][kRun];
 };
 
 template <class T>
@@ -296,33 +308,34 @@ __global__ void __launch_bounds__(kThreads, 3)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     join_kernel(const __grid_constant__ FewCall<T> call, i64 columns, i64 count) {
+    using Sum = Accumulate<T>;
     const AttentionParams<T>& p = call.p;
     const bool natural = p.bias || p.softcap > 0;
-    const T to_base_2 = natural ? T(kLog2E) : T(1);
+    const Sum to_base_2 = natural ? Sum(kLog2E) : Sum(1);
     const i64 rows = p.batch * p.heads * p.queries, step = i64(gridDim.x) * kThreads;
     for (i64 i = i64(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
         const i64 row = quotient(i, columns), column = i % columns;
-        T most = -T(INFINITY);
+        Sum most = -Sum(INFINITY);
         for (i64 part = 0; part < call.parts; ++part) {
-            const T other = call.part_stats[part * rows + row].maximum;
+            const Sum other = call.part_stats[part * rows + row].maximum;
             most = other > most ? other : most;
         }
-        const T top = finite_maximum(most);
-        T sum = T(0), value = T(0);
+        const Sum top = finite_maximum(most);
+        Sum sum = Sum(0), value = Sum(0);
         for (i64 part = 0; part < call.parts; ++part) {
-            const PartStats<T> stats = call.part_stats[part * rows + row];
-            const T factor = power_of_2((stats.maximum - top) * to_base_2);
+            const PartStats<Sum> stats = call.part_stats[part * rows + row];
+            const Sum factor = power_of_2((stats.maximum - top) * to_base_2);
             sum += stats.sum * factor;
-            if (stats.sum != T(0) && p.value_dim > 0) {
+            if (stats.sum != Sum(0) && p.value_dim > 0) {
                 value += call.part_values[(part * rows + row) * p.value_dim + column] * factor;
             }
         }
-        const T inverse = sum == T(0) ? T(0) : T(1) / sum;
+        const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
         if (column == 0) store_stats(call, row, most, inverse);
         if (p.value_dim == 0) continue;
         const i64 head = quotient(row, p.queries);
         rows_of(call.output, int(quotient(head, p.heads)), int(head % p.heads),
-                0)[int(row % p.queries)][column] = value * inverse;
+                0)[int(row % p.queries)][column] = call.format.narrow(value * inverse);
     }
 }
 
@@ -335,7 +348,9 @@ bool few_queries(const AttentionParams<T>& p) {
 }
 
 template <class T>
-void few_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* stats) {
+void few_forward(const AttentionParams<T>& p, const Format<T>& format, const HeadArray<T>& output,
+                 Accumulate<T>* stats) {
+    using Sum = Accumulate<T>;
     const i64 rows = p.batch * p.heads * p.queries;
     if (rows == 0) return;
     const i64 chunks = parts_of(p.heads / p.kv_heads * p.queries, kRows);
@@ -343,11 +358,12 @@ void few_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* sta
     const i64 most = parts_of(p.keys, kPartKeys), wanted = parts_of(kFullGrid, blocks);
     const i64 cut = parts_of(p.keys, wanted < most ? wanted : most);
     const i64 part_keys = parts_of(cut, kTile) * kTile, parts = parts_of(p.keys, part_keys);
-    const Workspace<PartStats<T>> part_stats(parts > 1 ? parts * rows : 0);
-    const Workspace<T> part_values(parts > 1 ? parts * rows * p.value_dim : 0);
+    const Workspace<PartStats<Sum>> part_stats(parts > 1 ? parts * rows : 0);
+    const Workspace<Sum> part_values(parts > 1 ? parts * rows * p.value_dim : 0);
     const FewCall<T> call{p,
                           output,
                           stats,
+                          format,
                           Dropout::of(p),
                           is_masked(p),
                           parts,
@@ -363,9 +379,11 @@ void few_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* sta
            columns, rows * columns);
 }
 
-#define FUSEDNN_FEW(T)                                       \
-    template bool few_queries<T>(const AttentionParams<T>&); \
-    template void few_forward<T>(const AttentionParams<T>&, const HeadArray<T>&, T*);
+#define FUSEDNN_FEW(T)                                                                             \
+    template bool few_queries<T>(const AttentionParams<T>&);                                       \
+    template void few_forward<T>(const AttentionParams<T>&, const Format<T>&, const HeadArray<T>&, \
+                                 Accumulate<T>*);
 FUSEDNN_INSTANTIATE(FUSEDNN_FEW)
+FUSEDNN_FEW(HalfBits)
 
 }  // namespace fusednn::cuda

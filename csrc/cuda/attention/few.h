@@ -10,6 +10,7 @@ template <class T>
 bool few_queries(const AttentionParams<T>& p);
 
 template <class T>
-void few_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* stats);
+void few_forward(const AttentionParams<T>& p, const Format<T>& format, const HeadArray<T>& output,
+                 Accumulate<T>* stats);
 
 }  // namespace fusednn::cuda

@@ -27,7 +27,8 @@ template <class T>
 struct ForwardCall {
     AttentionParams<T> p;
     HeadArray<T> output;
-    T* stats;
+    Accumulate<T>* stats;
+    Format<T> format;
     Dropout dropout;
     bool masked;
 };
@@ -80,7 +81,7 @@ class BlockForward {
         const int begin = s_.range(row0_).begin, end = s_.range(row1_ - 1).end;
         const int inner_begin = s_.range(row1_ - 1).begin, inner_end = s_.range(row0_).end;
         const int depths = int(chunks_of(p_.dim, Math::kDim));
-        const HeadScores<Math, T> scores(p_, s_, item_.head);
+        const HeadScores<Math, T> scores(p_, call_.format, s_, item_.head);
         const int first = begin / Math::kColumns * Math::kColumns;
         if (first < end) {
             copy_query(0);
@@ -106,7 +107,7 @@ class BlockForward {
             copy_async_wait<1>();
             __syncthreads();
             if (busy_) {
-                add_rows<Math>(careful, out_, x, tiles_.exchange, tiles_.value,
+                add_rows<Math>(call_.format, careful, out_, x, tiles_.exchange, tiles_.value,
                                whole_steps(int(p_.value_dim) - column0(), Math::kDim));
             }
             __syncthreads();
@@ -130,7 +131,7 @@ class BlockForward {
                 __syncthreads();
             }
             if (busy_) {
-                Math::multiply(x, tiles_.query, tiles_.key,
+                Math::multiply(call_.format, x, tiles_.query, tiles_.key,
                                whole_steps(int(p_.dim) - depth, Math::kDim));
             }
         }
@@ -183,8 +184,8 @@ class BlockForward {
             call_.stats[first + row] = finite_maximum(maximum_[i]);
             call_.stats[rows + first + row] = inverse[i];
         }
-        store_rows<Math>(out_, rows_of(call_.output, s_.batch, item_.head, s_.query0), row0_, row1_,
-                         column0(), int(p_.value_dim), inverse);
+        store_rows<Math>(call_.format, out_, rows_of(call_.output, s_.batch, item_.head, s_.query0),
+                         row0_, row1_, column0(), int(p_.value_dim), inverse);
     }
 
     FUSEDNN_DEVICE int column0() const { return item_.chunk * Math::kDim; }
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(kClearThreads)
     for (i64 i = i64(blockIdx.x) * kClearThreads + threadIdx.x; i < size; i += step) {
         const i64 row = quotient(i, width), head = quotient(row, rows);
         array.data[quotient(head, heads) * array.batch + head % heads * array.head +
-                   row % rows * array.row + i % width] = T(0);
+                   row % rows * array.row + i % width] = T{};
     }
 }
 
@@ -238,14 +239,20 @@ void clear_heads(const HeadArray<T>& array, i64 batch, i64 heads, i64 rows, i64 
            rows, width, size);
 }
 
+namespace {
+
 template <class T>
-void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, T* stats) {
-    if (few_queries(p)) return few_forward(p, output, stats);
+void forward(const AttentionParams<T>& p, const Format<T>& format, const HeadArray<T>& output,
+             Accumulate<T>* stats) {
+    if (few_queries(p)) return few_forward(p, format, output, stats);
     if (p.query_lengths || p.query_starts) {
         clear_heads(output, p.batch, p.heads, p.queries, p.value_dim);
-        if (stats) clear_heads<T>({stats, 0, 0, 1}, 1, 1, 2 * p.batch * p.heads * p.queries, 1);
+        if (stats) {
+            clear_heads<Accumulate<T>>({stats, 0, 0, 1}, 1, 1, 2 * p.batch * p.heads * p.queries,
+                                       1);
+        }
     }
-    const ForwardCall<T> call{p, output, stats, Dropout::of(p), is_masked(p)};
+    const ForwardCall<T> call{p, output, stats, format, Dropout::of(p), is_masked(p)};
     with_forward_math<T>(p.dim > p.value_dim ? p.dim : p.value_dim, [&](auto math) {
         using Math = decltype(math);
         const Items items{tiles_of_rows(p.queries, p.query_starts, p.sequences, Math::kRows),
@@ -256,9 +263,21 @@ void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output, 
     });
 }
 
-#define FUSEDNN_ATTENTION(T)                                               \
-    template void clear_heads<T>(const HeadArray<T>&, i64, i64, i64, i64); \
-    template void attention_forward<T>(const AttentionParams<T>&, const HeadArray<T>&, T*);
+}  // namespace
+
+template <class T>
+void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output,
+                       Accumulate<T>* stats) {
+    forward(stored(p), StorageOf<T>::format(), stored(output), stats);
+}
+
+#define FUSEDNN_CLEAR(T) template void clear_heads<T>(const HeadArray<T>&, i64, i64, i64, i64);
+FUSEDNN_INSTANTIATE(FUSEDNN_CLEAR)
+FUSEDNN_CLEAR(HalfBits)
+#define FUSEDNN_ATTENTION(T)                                                           \
+    template void attention_forward<T>(const AttentionParams<T>&, const HeadArray<T>&, \
+                                       Accumulate<T>*);
 FUSEDNN_INSTANTIATE(FUSEDNN_ATTENTION)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_ATTENTION)
 
 }  // namespace fusednn::cuda

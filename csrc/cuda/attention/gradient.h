@@ -21,8 +21,9 @@ template <class T>
 struct GradientCall {
     AttentionParams<T> p;
     AttentionGradients<T> g;
-    const T* dots;   // D of each row
-    Peak<T>* peaks;  // of each row
+    const Accumulate<T>* dots;   // D of each row
+    Peak<Accumulate<T>>* peaks;  // of each row
+    Format<T> format;
     Dropout dropout;
     bool masked;
 
@@ -43,8 +44,9 @@ struct QueryStats {
 };
 
 template <class T>
-FUSEDNN_DEVICE QueryStats<T> query_stats(const GradientCall<T>& call, i64 row, bool real) {
-    if (!real) return {T(0), T(0), T(0)};
+FUSEDNN_DEVICE QueryStats<Accumulate<T>> query_stats(const GradientCall<T>& call, i64 row,
+                                                     bool real) {
+    if (!real) return {0, 0, 0};
     return {call.g.stats[row], call.g.stats[call.rows() + row], call.dots[row]};
 }
 
@@ -90,8 +92,9 @@ struct Walk {
 
     // x = the products of the tile's rows with columns [column0, ...). The rows' first part is
     // there already if `resident`.
-    FUSEDNN_DEVICE void multiply(typename Math::Scores& x, const Side<Math>& side, int column0,
-                                 int columns, bool resident) const {
+    FUSEDNN_DEVICE void multiply(const typename Math::Format& format, typename Math::Scores& x,
+                                 const Side<Math>& side, int column0, int columns,
+                                 bool resident) const {
         clear(x);
 #pragma unroll 1
         for (int part = 0; part < side.parts(); ++part) {
@@ -99,7 +102,7 @@ struct Walk {
             if (!resident || side.parts() > 1) side.copy_row_tile(row0, rows, part);
             side.copy_column_tile(column0, columns, part);
             wait_for_copies();
-            if (busy) Math::multiply(x, side.row_tile, side.column_tile, side.width(part));
+            if (busy) Math::multiply(format, x, side.row_tile, side.column_tile, side.width(part));
         }
     }
 };

@@ -185,8 +185,12 @@ FUSEDNN_DEVICE void copy_rows(T (&tile)[kRows][kStride], const Rows<const T>& fr
             const int r = i / kWidth, c = i % kWidth, row = row0 + r;
             if (c >= width) continue;
             const bool real = row >= 0 && row < rows && c < left;
-            copy_async<int(sizeof(T))>(&tile[r][c], real ? from[row] + column0 + c : from.data,
-                                       real ? int(sizeof(T)) : 0);
+            if constexpr (sizeof(T) == 2) {  // less than an asynchronous copy moves
+                tile[r][c] = real ? from[row][column0 + c] : T{};
+            } else {
+                copy_async<int(sizeof(T))>(&tile[r][c], real ? from[row] + column0 + c : from.data,
+                                           real ? int(sizeof(T)) : 0);
+            }
         }
     }
 }

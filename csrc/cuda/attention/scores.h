@@ -40,13 +40,16 @@ template <class Math, class T>
 struct HeadScores {
     using Sum = typename Math::Sum;
     const AttentionParams<T>& p;
+    const Format<T>& format;
     const Sequence& s;
     const std::uint8_t* mask;  // of query 0 and key 0
     const T* bias;
     Sum factor, to_base_2;
 
-    FUSEDNN_DEVICE HeadScores(const AttentionParams<T>& params, const Sequence& sequence, int head)
+    FUSEDNN_DEVICE HeadScores(const AttentionParams<T>& params, const Format<T>& of_bias,
+                              const Sequence& sequence, int head)
         : p(params),
+          format(of_bias),
           s(sequence),
           mask(at(p.mask, p.mask_stride, head)),
           bias(at(p.bias, p.bias_stride, head)) {
@@ -73,7 +76,7 @@ struct HeadScores {
             return -Sum(INFINITY);
         }
         if (bias) {
-            const Sum b = Sum(bias[query * p.bias_stride[2] + key * p.bias_stride[3]]);
+            const Sum b = format.widen(bias[query * p.bias_stride[2] + key * p.bias_stride[3]]);
             // A masked key's score may be NaN: chosen, not added.
             x = b == -Sum(INFINITY) ? b : x + b;
         }

@@ -16,8 +16,9 @@ struct WeightsTiles {
 template <class T>
 struct WeightsCall {
     AttentionParams<T> p;
-    const T* stats;
+    const Accumulate<T>* stats;
     T* weights;
+    Format<T> format;
 };
 
 // The weights of a tile of queries and all keys that some of them see.
@@ -29,10 +30,10 @@ FUSEDNN_DEVICE void weights_of_rows(const WeightsCall<T>& call, WeightsTiles<Mat
     const int row1 = smaller_of(row0 + Math::kRows, s.queries), dim = int(p.dim);
     const Rows<const T> queries = rows_of(p.query, s.batch, head, s.query0);
     const Rows<const T> keys = rows_of(p.key, s.batch, head / int(p.heads / p.kv_heads), s.key0);
-    const HeadScores<Math, T> scores(p, s, head);
+    const HeadScores<Math, T> scores(p, call.format, s, head);
     const i64 first = (s.batch * p.heads + head) * p.queries + s.query0;
-    const T* maximum = call.stats + first;
-    const T* inverse = maximum + p.batch * p.heads * p.queries;
+    const Sum* maximum = call.stats + first;
+    const Sum* inverse = maximum + p.batch * p.heads * p.queries;
     T* const to = call.weights + first * p.keys + s.key0;
     const int begin = s.range(row0).begin / Math::kColumns * Math::kColumns;
     const int end = s.range(row1 - 1).end;
@@ -50,7 +51,8 @@ FUSEDNN_DEVICE void weights_of_rows(const WeightsCall<T>& call, WeightsTiles<Mat
             copy_async_commit();
             copy_async_wait<0>();
             __syncthreads();
-            Math::multiply(x, tiles.query, tiles.key, whole_steps(dim - depth, Math::kDim));
+            Math::multiply(call.format, x, tiles.query, tiles.key,
+                           whole_steps(dim - depth, Math::kDim));
             __syncthreads();
         }
         const Place<Math, false> place{row0, key0};
@@ -63,7 +65,9 @@ FUSEDNN_DEVICE void weights_of_rows(const WeightsCall<T>& call, WeightsTiles<Mat
 #pragma unroll
             for (int n = 0; n < Math::kColumnsOfLane; ++n) {
                 const int key = place.key(i, n);
-                if (key < s.keys) to[row * p.keys + key] = T(scores.weight(x[i][n], top, factor));
+                if (key < s.keys)
+                    to[row * p.keys + key] =
+                        call.format.narrow(scores.weight(x[i][n], top, factor));
             }
         }
     }
@@ -83,24 +87,32 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     }
 }
 
-}  // namespace
-
 template <class T>
-void attention_weights(const AttentionParams<T>& p, const T* stats, T* weights) {
+void run(const AttentionParams<T>& p, const Format<T>& format, const Accumulate<T>* stats,
+         T* weights) {
     const i64 rows = p.batch * p.heads * p.queries;
     clear_heads<T>({weights, 0, 0, 1}, 1, 1, rows * p.keys, 1);
-    with_forward_math<T>(p.dim, [&](auto math) {
+    with_narrow_math<T>([&](auto math) {
         using Math = decltype(math);
         const Items items{tiles_of_rows(p.queries, p.query_starts, p.sequences, Math::kRows), 1,
                           p.batch, p.heads, true};
         launch("attention_weights",
                {blocks_for(items.count(), 1), Math::kThreads, sizeof(WeightsTiles<Math>)},
-               weights_kernel<Math, T>, WeightsCall<T>{p, stats, weights}, items, items.count());
+               weights_kernel<Math, T>, WeightsCall<T>{p, stats, weights, format}, items,
+               items.count());
     });
 }
 
+}  // namespace
+
+template <class T>
+void attention_weights(const AttentionParams<T>& p, const Accumulate<T>* stats, T* weights) {
+    run(stored(p), StorageOf<T>::format(), stats, storage(weights));
+}
+
 #define FUSEDNN_WEIGHTS(T) \
-    template void attention_weights<T>(const AttentionParams<T>&, const T*, T*);
+    template void attention_weights<T>(const AttentionParams<T>&, const Accumulate<T>*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_WEIGHTS)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_WEIGHTS)
 
 }  // namespace fusednn::cuda

@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .._tensor.device import as_array, is_array
+from .._tensor.device import as_array, is_array, is_half
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 
 
@@ -25,6 +25,8 @@ def floats(op: str, input: Any, argument: str = "input") -> Array:
     # Other libraries' dtypes, of arrays on a GPU, are looked at by the bindings.
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.char not in "fd":
+        if type(array) is not ndarray and is_half(dtype):
+            raise NotImplementedError(f"{op}: no CUDA kernel for {dtype} ({argument})")
         raise TypeError(f"{op}: {argument} has dtype {array.dtype}, expected float32 or float64")
     return array
 
