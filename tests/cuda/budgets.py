@@ -37,6 +37,7 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM")),
     ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
+    ("optim.cu", "update_arrays<*", ("LDG.E.128", "STG.E.128")),
     ("activation/*.cu", "map_halves<*", ("LDG.E.128", "STG.E.128")),
     ("cast.cu", "*", ("LDG.E.128", "STG.E.128")),
 )
