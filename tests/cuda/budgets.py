@@ -49,6 +49,7 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),
     ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
     ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
+    ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------
