@@ -59,6 +59,19 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
 TRAFFIC: tuple[tuple[str, str, float, str], ...] = (
     ("gemm_tf32.cu", "global write", 2.0, "a lane has two neighbours of C and writes them singly"),
     ("gemm_bf16.cu", "shared write", 1.4, "rows of A are 80 bytes, so that two share four banks"),
+    (
+        "product.h",
+        "global write",
+        2.0,
+        "a lane has two neighbours of 16 bits and writes them at once",
+    ),
+    (
+        "tile.h",
+        "shared write",
+        2.0,
+        "rows of [row][depth] tiles are 80 bytes: two share four banks",
+    ),
+    ("arrays.h", "global read", 4.0, "g++ loads halves one by one, nvcc eight at once (LDG.E.128)"),
     ("max.cu", "global read", 2.2, "windows overlap, and with stride 2 a warp skips elements"),
 )
 MOST_TRAFFIC = 1.1
