@@ -30,6 +30,9 @@ struct GemmParams {
     const T* row_bias;  // m values or null
     const T* col_bias;  // n values or null
     Activation activation;
+    // GPU: how the depth is cut is chosen as if there were so many rows, so that a part of the rows
+    // has the bits of the whole; 0: m.
+    i64 planned_m;
 };
 
 // ---- conv ----------------------------------------

@@ -42,6 +42,10 @@ template <class T>
 void gather_planes(i64 planes, i64 count, i64 size, const T* x, const i64* indices, T* y);
 
 template <class T>
+void recurrent_forward(const RecurrentParams<T>&, const RecurrentResults<T>&);
+template <class T>
+void recurrent_backward(const RecurrentParams<T>&, const RecurrentGrads<T>&);
+template <class T>
 void apply_mask(i64 outer, i64 repeat, i64 inner, const T* x, const T* mask, T* y);
 
 template <class T>

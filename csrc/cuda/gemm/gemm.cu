@@ -26,7 +26,7 @@ void run(const GemmParams<T>& p) {
     using Product = Work<Strided<T, kAlongA>, Strided<T, kAlongB>, Out>;
     const SameShapes<Product> problem{{p.m, p.n, p.k, matrix<T, kAlongA>(p.a, p.a_row, p.a_col),
                                        matrix<T, kAlongB>(p.b, p.b_col, p.b_row), out}};
-    product<false>("gemm", problem, 1);
+    product<false>("gemm", problem, 1, p.planned_m ? p.planned_m : p.m);
 }
 
 }  // namespace

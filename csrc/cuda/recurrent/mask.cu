@@ -1,5 +1,5 @@
 // y = mask ? x * mask : 0 for x, y (outer, repeat, inner), mask (outer, inner); what is masked out
-// is not looked at: NaN and inf become 0 too.
+// is not looked at: NaN and inf become 0 too. y may be x.
 #include "cuda/elementwise.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
@@ -12,8 +12,7 @@ constexpr int kThreads = 256;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    mask_kernel(i64 size, i64 repeat, i64 inner, const T* __restrict__ x,
-                const T* __restrict__ mask, T* __restrict__ y) {
+    mask_kernel(i64 size, i64 repeat, i64 inner, const T* x, const T* __restrict__ mask, T* y) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
         const i64 row = quotient(at, inner), o = quotient(row, repeat);
