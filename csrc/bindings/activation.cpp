@@ -2,6 +2,8 @@
 
 #include "bindings/call.h"
 #include "bindings/init.h"
+#include "core/errors.h"
+#include "cuda/cast.h"
 #include "ops/shapes.h"
 
 namespace fusednn::bindings {
@@ -10,12 +12,12 @@ namespace {
 
 py::object relu_forward(py::handle input_object) {
     Call call("relu");
-    const Array input = call.floating(input_object, "input");
+    const Array input = call.floating_or_half(input_object, "input");
     void* output;
     py::object result = call.new_array(input.dtype(), input.ndim(), input.shape(), &output);
     const i64 size = input.size();
     const Run run(call, size * 2);
-    with_dtype(input.dtype(), [&](auto zero) {
+    with_device_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().relu_forward(size, input.data<T>(), static_cast<T*>(output));
     });
@@ -24,14 +26,14 @@ py::object relu_forward(py::handle input_object) {
 
 py::object relu_backward(py::handle grad_object, py::handle output_object) {
     Call call("relu");
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array output = call.floating_like(output_object, grad, "output");
     ops::require_shape("relu", "grad", ops::shape_of(grad.view()), ops::shape_of(output.view()));
     void* grad_input;
     py::object result = call.new_array(grad.dtype(), grad.ndim(), grad.shape(), &grad_input);
     const i64 size = grad.size();
     const Run run(call, size * 3);
-    with_dtype(grad.dtype(), [&](auto zero) {
+    with_device_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().relu_backward(size, grad.data<T>(), output.data<T>(),
                                        static_cast<T*>(grad_input));
@@ -46,12 +48,12 @@ constexpr i64 kElementCost = 20;
 py::object unary_forward(const char* op, const char* function, py::handle input, double a,
                          double b) {
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const UnaryParams params{ops::unary_named(function), x.size(), a, b};
     void* output;
     py::object result = call.new_array(x.dtype(), x.ndim(), x.shape(), &output);
     const Run run(call, x.size() * kElementCost);
-    with_dtype(x.dtype(), [&](auto zero) {
+    with_device_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().unary_forward(params, x.data<T>(), static_cast<T*>(output));
     });
@@ -61,18 +63,35 @@ py::object unary_forward(const char* op, const char* function, py::handle input,
 py::object unary_backward(const char* op, const char* function, py::handle grad, py::handle saved,
                           double a, double b) {
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const Array kept = call.floating_like(saved, dy, "saved");
     ops::require_shape(op, "grad", ops::shape_of(dy.view()), ops::shape_of(kept.view()));
     const UnaryParams params{ops::unary_named(function), dy.size(), a, b};
     void* output;
     py::object result = call.new_array(dy.dtype(), dy.ndim(), dy.shape(), &output);
     const Run run(call, dy.size() * kElementCost);
-    with_dtype(dy.dtype(), [&](auto zero) {
+    with_device_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().unary_backward(params, dy.data<T>(), kept.data<T>(),
                                         static_cast<T*>(output));
     });
+    return result;
+}
+
+py::object cast(py::handle input, const std::string& dtype) {
+    Call call("cast");
+    const Array x = call.floating_or_half(input, "input");
+    const DType to = dtype == "bfloat16"  ? DType::bf16
+                     : dtype == "float16" ? DType::f16
+                                          : DType::f32;
+    if (is_half(x.dtype()) == is_half(to)) {
+        throw NoKernel(std::string("cast: no CUDA kernel from ") + dtype_name(x.dtype()) + " to " +
+                       dtype);
+    }
+    void* output;
+    py::object result = call.new_array(to, x.ndim(), x.shape(), &output);
+    const Run run(call, x.size() * 2);
+    cuda::cast(x.size(), x.dtype(), x.view().data, to, output);
     return result;
 }
 
@@ -119,6 +138,7 @@ py::tuple prelu_backward(py::handle grad, py::handle input, py::handle weight) {
 }  // namespace
 
 void init_activation(py::module_& m) {
+    m.def("cast", &cast);
     m.def("relu_forward", &relu_forward);
     m.def("relu_backward", &relu_backward);
     m.def("unary_forward", &unary_forward);

@@ -351,11 +351,6 @@ py::object new_int64_array(int ndim, const i64* shape, i64** data) {
     return result;
 }
 
-py::object new_row_major_heads(DType dtype, const i64* shape, void** data) {
-    const i64 order[4] = {shape[0], shape[2], shape[1], shape[3]};
-    return new_array(dtype, 4, order, data).attr("swapaxes")(1, 2);
-}
-
 py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data) {
     const py::handle descr = bytes == 1   ? descr_of<std::uint8_t>()
                              : bytes == 2 ? descr_of<std::uint16_t>()

@@ -78,8 +78,6 @@ class MutableArray {
 // A new C-contiguous array for a result, from the recycling allocator; contents undefined.
 py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
 py::object new_int64_array(int ndim, const i64* shape, i64** data);
-// (batch, heads, rows, columns) with the heads of each row side by side in memory.
-py::object new_row_major_heads(DType dtype, const i64* shape, void** data);
 // uint8, uint16 or int32 for `bytes` of 1, 2 or 4: the winning taps of max pooling.
 py::object new_tap_array(int bytes, int ndim, const i64* shape, void** data);
 

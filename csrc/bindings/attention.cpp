@@ -3,10 +3,9 @@
 #include <cmath>
 #include <string>
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
-#include "core/dispatch.h"
 #include "core/errors.h"
 
 namespace fusednn::bindings {
@@ -19,16 +18,25 @@ constexpr i64 kFar = i64(1) << 40;
 
 void require_dtype(const Array& array, const Array& query, const char* argument) {
     if (array.dtype() == query.dtype()) return;
-    const char* names[] = {"float32", "float64", "bfloat16"};
     throw TypeMismatch(std::string(kOp) + ": " + argument + " has dtype " +
-                       names[int(array.dtype())] + ", expected " + names[int(query.dtype())] +
+                       dtype_name(array.dtype()) + ", expected " + dtype_name(query.dtype()) +
                        " like query");
 }
 
 // Keys or values: of query's dtype, or halves of floats beside a float32 query.
-Array stored(py::handle object, const char* argument) {
+Array stored(Call& call, py::handle object, const char* argument) {
     return Array::is_bfloat16(object) ? Array::bfloat16(object, kOp, argument)
-                                      : Array::strided(object, kOp, argument);
+                                      : call.strided(object, argument);
+}
+
+// 'f' for floats, 'b' for booleans: of arrays on either side, 0 for what is none.
+char kind_of(py::handle object) {
+    if (py::isinstance<py::array>(object)) {
+        return std::string(py::str(object.attr("dtype").attr("kind")))[0];
+    }
+    if (!is_device_array(object)) return 0;
+    const std::string type = read_device_array(object, kOp, "attn_mask").type;
+    return type.size() > 1 ? type[1] : '?';
 }
 
 double number(py::handle object, const char* argument) {
@@ -48,7 +56,7 @@ struct Extra {
     std::uint64_t dropout_key = 0;
     std::optional<Array> query_lengths, key_lengths, query_starts, key_starts;
 
-    explicit Extra(py::handle object) {
+    Extra(Call& call, py::handle object) {
         if (object.is_none()) return;
         const auto extra = py::reinterpret_borrow<py::tuple>(object);
         left = reach(extra[0], "window[0]");
@@ -60,7 +68,7 @@ struct Extra {
         std::optional<Array>* arrays[] = {&query_lengths, &key_lengths, &query_starts, &key_starts};
         for (std::size_t i = 0; i < 4; ++i) {
             const py::object array = extra[5 + i];
-            if (!array.is_none()) *arrays[i] = Array::integer(array, kOp, names[i]);
+            if (!array.is_none()) *arrays[i] = call.integer(array, names[i]);
         }
         ops::check_dropout(kOp, dropout);
     }
@@ -73,8 +81,9 @@ struct Extra {
     }
 };
 
-// All arguments of a call, checked.
+// All arguments of a call, checked. `again`: an earlier one has checked what lengths say.
 struct AttentionCall {
+    Call call{kOp};
     Array query, key, value;
     std::optional<Array> mask, bias;
     Extra extra;
@@ -85,11 +94,12 @@ struct AttentionCall {
     i64 sequences = 1;
 
     AttentionCall(py::handle q, py::handle k, py::handle v, py::handle attn_mask, int is_causal,
-                  py::handle scale_object, bool enable_gqa, py::handle extra_object)
-        : query(Array::strided(q, kOp, "query")),
-          key(stored(k, "key")),
-          value(stored(v, "value")),
-          extra(extra_object),
+                  py::handle scale_object, bool enable_gqa, py::handle extra_object,
+                  bool again = false)
+        : query(call.strided(q, "query")),
+          key(stored(call, k, "key")),
+          value(stored(call, v, "value")),
+          extra(call, extra_object),
           causal(is_causal) {
         check_stored();
         shapes = ops::attention_shapes(kOp, ops::shape_of(query.view()), ops::shape_of(key.view()),
@@ -97,7 +107,7 @@ struct AttentionCall {
         scale = scale_object.is_none() ? (shapes.dim ? 1 / std::sqrt(double(shapes.dim)) : 1.0)
                                        : number(scale_object, "scale");
         if (!attn_mask.is_none()) read_mask(attn_mask);
-        read_sequences();
+        read_sequences(again && call.device() == Device::cuda);
     }
 
     template <class T>
@@ -111,7 +121,7 @@ struct AttentionCall {
         p.dim = shapes.dim;
         p.value_dim = shapes.value_dim;
         p.query = heads_of<T>(query);
-        if (is_half()) {
+        if (has_half_cache()) {
             p.half_key = heads_of<BFloat16>(key);
             p.half_value = heads_of<BFloat16>(value);
         } else {
@@ -148,9 +158,11 @@ struct AttentionCall {
         return p;
     }
 
-    bool is_half() const { return key.dtype() == DType::bf16; }
+    bool has_half_cache() const {
+        return key.dtype() == DType::bf16 && query.dtype() != DType::bf16;
+    }
     void refuse_half() const {
-        if (!is_half()) return;
+        if (!has_half_cache()) return;
         throw TypeMismatch(std::string(kOp) +
                            ": no gradient flows where key and value are bfloat16; call it inside " +
                            "no_grad(), or with float32");
@@ -164,15 +176,15 @@ struct AttentionCall {
 
     // The layout of a result (batch, heads, rows, width) that lies in memory as `like` does.
     py::object new_heads(const Array& like, i64 heads, i64 rows, i64 width, void** data,
-                         i64 (&stride)[3]) const {
+                         i64 (&stride)[3]) {
         const bool beside = like.ndim() == 4 && heads > 1 && rows > 1 &&
                             like.stride(1) < like.stride(2) && like.stride(1) > 0;
         stride[0] = heads * rows * width;
         stride[1] = beside ? width : rows * width;
         stride[2] = beside ? heads * width : width;
         const i64 shape[4] = {shapes.batch, heads, rows, width};
-        if (beside) return new_row_major_heads(query.dtype(), shape, data);
-        return new_array(query.dtype(), query.ndim(), shape + 4 - query.ndim(), data);
+        if (beside) return call.new_row_major_heads(query.dtype(), shape, data);
+        return call.new_array(query.dtype(), query.ndim(), shape + 4 - query.ndim(), data);
     }
 
     // Broadcast axes and axes that are missing have stride 0.
@@ -190,19 +202,21 @@ struct AttentionCall {
 
   private:
     void check_stored() const {
-        if (key.dtype() != DType::bf16 && value.dtype() != DType::bf16) {
+        const bool cache = key.dtype() == DType::bf16 || value.dtype() == DType::bf16;
+        if (!cache || query.dtype() == DType::bf16) {
             require_dtype(key, query, "key");
             require_dtype(value, query, "value");
             return;
         }
         if (query.dtype() != DType::f32) {
             throw TypeMismatch(std::string(kOp) +
-                               ": key and value in bfloat16 need a float32 query, got float64");
+                               ": key and value in bfloat16 need a float32 query, got " +
+                               dtype_name(query.dtype()));
         }
         if (key.dtype() == value.dtype()) return;
         throw TypeMismatch(std::string(kOp) +
                            ": either both key and value are bfloat16 or neither is, got " +
-                           (is_half() ? "value" : "key") + " in float32 or float64");
+                           (has_half_cache() ? "value" : "key") + " in float32 or float64");
     }
 
     static const i64* ints(const std::optional<Array>& array) {
@@ -210,18 +224,16 @@ struct AttentionCall {
     }
 
     void read_mask(py::handle object) {
-        const bool is_array = py::isinstance<py::array>(object);
-        const std::string kind =
-            is_array ? std::string(py::str(object.attr("dtype").attr("kind"))) : "";
-        if (is_array && kind != "b" && kind != "f") {
+        const char kind = kind_of(object);
+        if (kind != 0 && kind != 'b' && kind != 'f') {
             throw TypeMismatch(std::string(kOp) + ": attn_mask has dtype " +
                                std::string(py::str(object.attr("dtype"))) +
                                ", expected bool (True: may attend) or the dtype of query (added)");
         }
-        if (kind == "b") {
-            mask = Array::boolean(object, kOp, "attn_mask");
+        if (kind == 'b') {
+            mask = call.boolean(object, "attn_mask");
         } else {
-            bias = Array::strided(object, kOp, "attn_mask", true);
+            bias = call.strided(object, "attn_mask", true);
             require_dtype(*bias, query, "attn_mask");
         }
         const Array& array = mask ? *mask : *bias;
@@ -230,11 +242,13 @@ struct AttentionCall {
         ops::mask_strides(kOp, shapes, ops::shape_of(array.view()), strides, mask_stride);
     }
 
-    void read_sequences() {
+    void read_sequences(bool checked) {
+        if (extra.query_starts) sequences = extra.query_starts->size() - 1;
+        if (checked) return;
         const auto lengths = [&](const std::optional<Array>& array, i64 most) {
             if (!array) return;
-            ops::check_lengths(kOp, "lengths", ops::shape_of(array->view()), array->data<i64>(),
-                               shapes.batch, most);
+            ops::check_lengths(kOp, "lengths", ops::shape_of(array->view()),
+                               call.on_host(*array).data(), shapes.batch, most);
         };
         lengths(extra.query_lengths, shapes.queries);
         lengths(extra.key_lengths, shapes.keys);
@@ -243,8 +257,9 @@ struct AttentionCall {
         const Shape key_shape = ops::shape_of(extra.key_starts->view());
         ops::require_shape(kOp, "cu_seqlens of keys", key_shape, query_shape);
         sequences = ops::check_starts(kOp, "cu_seqlens", query_shape,
-                                      extra.query_starts->data<i64>(), shapes.queries);
-        ops::check_starts(kOp, "cu_seqlens", key_shape, extra.key_starts->data<i64>(), shapes.keys);
+                                      call.on_host(*extra.query_starts).data(), shapes.queries);
+        ops::check_starts(kOp, "cu_seqlens", key_shape, call.on_host(*extra.key_starts).data(),
+                          shapes.keys);
     }
     using Shape = ops::Shape;
 };
@@ -256,7 +271,7 @@ HeadArray<T> head_array(void* data, const i64 (&stride)[3]) {
 
 py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle mask, int causal,
                   py::handle scale, bool enable_gqa, py::handle extra, bool want_stats) {
-    const AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
+    AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
     const ops::AttentionShapes& s = call.shapes;
     if (want_stats) call.refuse_half();
     void *output, *stats = nullptr;
@@ -266,14 +281,14 @@ py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle
     py::object stats_array = py::none();
     if (want_stats) {
         const i64 shape[4] = {2, s.batch, s.heads, s.queries};
-        stats_array = new_array(call.query.dtype(), 4, shape, &stats);
+        stats_array = call.call.new_array(accumulate_dtype(call.query.dtype()), 4, shape, &stats);
     }
     {
-        GilRelease release(call.cost());
-        with_dtype(call.query.dtype(), [&](auto zero) {
+        const Run run(call.call, call.cost());
+        with_device_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
-            kernels<T>().attention_forward(call.params<T>(), head_array<T>(output, stride),
-                                           static_cast<T*>(stats));
+            run.kernels<T>().attention_forward(call.params<T>(), head_array<T>(output, stride),
+                                               static_cast<Accumulate<T>*>(stats));
         });
     }
     return py::make_tuple(std::move(result), std::move(stats_array));
@@ -281,15 +296,14 @@ py::tuple forward(py::handle query, py::handle key, py::handle value, py::handle
 
 // Gradients of query, key, value (None, if `of_weights`: output are the weights then) and, if
 // wanted, of an additive mask.
-py::tuple gradients(const AttentionCall& call, py::handle grad_object, py::handle output_object,
+py::tuple gradients(AttentionCall& call, py::handle grad_object, py::handle output_object,
                     py::handle stats_object, bool want_mask, bool of_weights) {
     const ops::AttentionShapes& s = call.shapes;
-    const Array grad = Array::strided(grad_object, kOp, "grad");
-    const Array output = Array::strided(output_object, kOp, "output");
-    const Array stats = Array::floating(stats_object, kOp, "stats");
+    const Array grad = call.call.strided(grad_object, "grad");
+    const Array output = call.call.strided(output_object, "output");
+    const Array stats = call.call.accumulated_like(stats_object, call.query, "stats");
     require_dtype(grad, call.query, "grad");
     require_dtype(output, call.query, "output");
-    require_dtype(stats, call.query, "stats");
     ops::Shape shape = s.output;
     if (of_weights) shape.back() = s.keys;
     ops::require_shape(kOp, "grad", ops::shape_of(grad.view()), shape);
@@ -306,27 +320,27 @@ py::tuple gradients(const AttentionCall& call, py::handle grad_object, py::handl
     i64 mask_stride[4] = {};
     if (want_mask && call.bias) {
         const Array& bias = *call.bias;
-        m = new_array(bias.dtype(), bias.ndim(), bias.shape(), &dmask);
+        m = call.call.new_array(bias.dtype(), bias.ndim(), bias.shape(), &dmask);
         i64 strides[kMaxDims], step = 1;
         for (int axis = bias.ndim(); axis-- > 0; step *= bias.shape()[axis]) strides[axis] = step;
         ops::mask_strides(kOp, s, ops::shape_of(bias.view()), strides, mask_stride);
     }
     {
-        GilRelease release(call.cost());
-        with_dtype(call.query.dtype(), [&](auto zero) {
+        const Run run(call.call, call.cost());
+        with_device_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
             AttentionGradients<T> g{};
             g.output = call.heads_of<T>(output);
             g.grad = call.heads_of<T>(grad);
-            g.stats = stats.data<T>();
+            g.stats = stats.data<Accumulate<T>>();
             g.query = head_array<T>(dq, q_stride);
             g.key = head_array<T>(dk, k_stride);
             g.value = head_array<T>(dv, v_stride);
             g.bias = static_cast<T*>(dmask);
             for (int axis = 0; axis < 4; ++axis) g.bias_stride[axis] = mask_stride[axis];
             g.of_weights = of_weights;
-            kernels<T>().attention_backward(of_weights ? call.weight_params<T>() : call.params<T>(),
-                                            g);
+            run.kernels<T>().attention_backward(
+                of_weights ? call.weight_params<T>() : call.params<T>(), g);
         });
     }
     return py::make_tuple(std::move(q), std::move(k), std::move(v), std::move(m));
@@ -335,36 +349,39 @@ py::tuple gradients(const AttentionCall& call, py::handle grad_object, py::handl
 py::tuple backward(py::handle query, py::handle key, py::handle value, py::handle mask, int causal,
                    py::handle scale, bool enable_gqa, py::handle extra, py::handle grad,
                    py::handle output, py::handle stats, bool want_mask) {
-    const AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra);
+    AttentionCall call(query, key, value, mask, causal, scale, enable_gqa, extra, true);
     return gradients(call, grad, output, stats, want_mask, false);
 }
 
 py::tuple weights_backward(py::handle query, py::handle key, py::handle mask, int causal,
                            py::handle scale, bool enable_gqa, py::handle extra, py::handle grad,
                            py::handle output, py::handle stats, bool want_mask) {
-    const AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra);
+    AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra, true);
     return gradients(call, grad, output, stats, want_mask, true);
 }
 
 // The weights, and what backward needs of each row.
 py::tuple weights(py::handle query, py::handle key, py::handle mask, int causal, py::handle scale,
                   bool enable_gqa, py::handle extra, bool want_stats) {
-    const AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra);
+    AttentionCall call(query, key, key, mask, causal, scale, enable_gqa, extra);
     if (want_stats) call.refuse_half();
     const ops::AttentionShapes& s = call.shapes;
     const i64 stats_shape[4] = {2, s.batch, s.heads, s.queries};
     const i64 shape[4] = {s.batch, s.heads, s.queries, s.keys};
     void *stats, *out;
-    py::object stats_array = new_array(call.query.dtype(), 4, stats_shape, &stats);
+    py::object stats_array =
+        call.call.new_array(accumulate_dtype(call.query.dtype()), 4, stats_shape, &stats);
     const int rank = call.query.ndim();
-    py::object result = new_array(call.query.dtype(), rank, shape + 4 - rank, &out);
+    py::object result = call.call.new_array(call.query.dtype(), rank, shape + 4 - rank, &out);
     {
-        GilRelease release(call.cost());
-        with_dtype(call.query.dtype(), [&](auto zero) {
+        const Run run(call.call, call.cost());
+        with_device_dtype(call.query.dtype(), [&](auto zero) {
             using T = decltype(zero);
             const AttentionParams<T> p = call.weight_params<T>();
-            kernels<T>().attention_forward(p, {nullptr, 0, 0, 0}, static_cast<T*>(stats));
-            kernels<T>().attention_weights(p, static_cast<const T*>(stats), static_cast<T*>(out));
+            run.kernels<T>().attention_forward(p, {nullptr, 0, 0, 0},
+                                               static_cast<Accumulate<T>*>(stats));
+            run.kernels<T>().attention_weights(p, static_cast<const Accumulate<T>*>(stats),
+                                               static_cast<T*>(out));
         });
     }
     return py::make_tuple(std::move(result), std::move(stats_array));

@@ -1,5 +1,6 @@
 #include "bindings/call.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/errors.h"
@@ -15,12 +16,19 @@ std::string place(int number) {
 }
 
 // "<f4" as people say it.
-std::string dtype_name(const std::string& type) {
-    return py::str(py::dtype(type)).cast<std::string>();
+std::string type_name(const std::string& type) {
+    return type == kBFloat16Type ? type : py::str(py::dtype(type)).cast<std::string>();
 }
 
-const char* float_name(DType dtype) {
-    return dtype == DType::f32 ? "float32" : "float64";
+bool half_type(const std::string& type) {
+    return type == "<f2" || type == kBFloat16Type;
+}
+
+DType floating_type(const std::string& type) {
+    return type == "<f8"           ? DType::f64
+           : type == "<f2"         ? DType::f16
+           : type == kBFloat16Type ? DType::bf16
+                                   : DType::f32;
 }
 
 struct TapType {
@@ -68,7 +76,7 @@ Array Call::view_of(DeviceArray array, const char* argument) {
     if (!array.contiguous) array = contiguous_device_array(array.owner, op_, argument);
     Array result;
     result.view_.data = array.data;
-    result.view_.dtype = array.type == "<f8" ? DType::f64 : DType::f32;
+    result.view_.dtype = floating_type(array.type);
     result.view_.device = Device::cuda;
     result.view_.ndim = array.ndim;
     i64 stride = 1;
@@ -81,40 +89,89 @@ Array Call::view_of(DeviceArray array, const char* argument) {
     return result;
 }
 
+// Rows may lie anywhere, as for Array::strided.
+Array Call::rows_of(DeviceArray array, const char* argument, i64 item, bool flat) {
+    bool readable = !array.contiguous && array.ndim > 0;
+    for (int axis = 0; axis < array.ndim; ++axis) {
+        readable = readable && array.strides[axis] % item == 0;
+    }
+    const int last = array.ndim - 1;
+    readable = readable && (array.shape[last] <= 1 || array.strides[last] == item ||
+                            (flat && array.strides[last] == 0));
+    i64 strides[kMaxDims];
+    for (int axis = 0; axis < array.ndim; ++axis) strides[axis] = array.strides[axis] / item;
+    array.contiguous = array.contiguous || readable;
+    Array result = view_of(std::move(array), argument);
+    if (readable) std::copy(strides, strides + result.ndim(), result.strides_);
+    return result;
+}
+
 void Call::refuse(const char* argument, const DeviceArray& array, const char* expected) const {
-    throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " + dtype_name(array.type) +
+    throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " + type_name(array.type) +
                        ", expected " + expected);
 }
 
-Array Call::floating(py::handle object, const char* argument) {
+Array Call::any_floating(py::handle object, const char* argument, bool half) {
     if (is_numpy(object, argument)) return Array::floating(object, op_, argument);
     DeviceArray array = placed(object, argument);
+    if (half_type(array.type)) {
+        if (half) return view_of(std::move(array), argument);
+        throw NoKernel(std::string(op_) + ": no CUDA kernel for " + type_name(array.type) + " (" +
+                       argument + ")");
+    }
     if (array.type != "<f4" && array.type != "<f8") {
-        refuse(argument, array, "float32 or float64");
+        refuse(argument, array,
+               half ? "float32, float64, bfloat16 or float16" : "float32 or float64");
     }
     return view_of(std::move(array), argument);
 }
 
-Array Call::floating_like(py::handle object, const Array& like, const char* argument) {
-    Array result = floating(object, argument);
-    if (result.dtype() != like.dtype()) {
+Array Call::floating(py::handle object, const char* argument) {
+    return any_floating(object, argument, false);
+}
+
+Array Call::floating_or_half(py::handle object, const char* argument) {
+    return any_floating(object, argument, true);
+}
+
+Array Call::of_dtype(py::handle object, DType expected, const char* argument) {
+    Array result = any_floating(object, argument, true);
+    if (result.dtype() != expected) {
         throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " +
-                           float_name(result.dtype()) + ", expected " + float_name(like.dtype()) +
+                           dtype_name(result.dtype()) + ", expected " + dtype_name(expected) +
                            " like input");
     }
     return result;
 }
 
+Array Call::floating_like(py::handle object, const Array& like, const char* argument) {
+    return of_dtype(object, like.dtype(), argument);
+}
+
+Array Call::accumulated_like(py::handle object, const Array& like, const char* argument) {
+    if (!is_half(like.dtype())) return floating_like(object, like, argument);
+    Array result = any_floating(object, argument, true);
+    if (result.dtype() == DType::f32) return result;
+    throw TypeMismatch(std::string(op_) + ": " + argument + " has dtype " +
+                       dtype_name(result.dtype()) + ", expected float32 beside " +
+                       dtype_name(like.dtype()));
+}
+
 Array Call::strided(py::handle object, const char* argument, bool flat) {
     if (is_numpy(object, argument)) return Array::strided(object, op_, argument, flat);
-    return floating(object, argument);
+    DeviceArray array = placed(object, argument);
+    if (array.type != "<f4" && array.type != "<f8" && !half_type(array.type)) {
+        refuse(argument, array, "float32, float64, bfloat16 or float16");
+    }
+    const i64 item = item_size(floating_type(array.type));
+    return rows_of(std::move(array), argument, item, flat);
 }
 
 Array Call::boolean(py::handle object, const char* argument) {
     if (is_numpy(object, argument)) return Array::boolean(object, op_, argument);
     DeviceArray array = placed(object, argument);
     if (array.type != "|b1") refuse(argument, array, "bool");
-    return view_of(std::move(array), argument);
+    return rows_of(std::move(array), argument, 1, true);
 }
 
 Array Call::integer(py::handle object, const char* argument) {
@@ -142,11 +199,17 @@ i64 Call::first_outside(const Array& ids, i64 rows, const i64* allowed, i64* val
     return cuda::first_outside(ids.size(), ids.data<i64>(), rows, allowed, value);
 }
 
+std::vector<i64> Call::on_host(const Array& array) const {
+    if (device() == Device::cpu) return {array.data<i64>(), array.data<i64>() + array.size()};
+    const auto copy = as_int64(array.owner_, op_).attr("get")().cast<py::array_t<i64>>();
+    return {copy.data(), copy.data() + copy.size()};
+}
+
 MutableArray Call::mutable_like(py::handle object, const Array& like, const char* argument) {
     if (is_numpy(object, argument)) return MutableArray::like(object, like, op_, argument);
     DeviceArray array = placed(object, argument);
-    const char* wanted = float_name(like.dtype());
-    if (array.type != (like.dtype() == DType::f32 ? "<f4" : "<f8")) refuse(argument, array, wanted);
+    constexpr const char* types[] = {"<f4", "<f8", kBFloat16Type, "<f2"};  // as DType counts
+    if (array.type != types[int(like.dtype())]) refuse(argument, array, dtype_name(like.dtype()));
     const ops::Shape found(array.shape, array.shape + array.ndim);
     ops::require_shape(op_, argument, found, ops::shape_of(like.view()));
     if (!array.contiguous || array.read_only) {
@@ -171,7 +234,12 @@ Array Call::taps(py::handle object, const char* argument, int bytes) {
 
 py::object Call::new_array(DType dtype, int ndim, const i64* shape, void** data) {
     if (device() == Device::cpu) return bindings::new_array(dtype, ndim, shape, data);
-    return new_device_array(float_name(dtype), ndim, shape, data, op_);
+    return new_device_array(dtype_name(dtype), ndim, shape, data, op_);
+}
+
+py::object Call::new_row_major_heads(DType dtype, const i64* shape, void** data) {
+    const i64 order[4] = {shape[0], shape[2], shape[1], shape[3]};
+    return new_array(dtype, 4, order, data).attr("swapaxes")(1, 2);
 }
 
 py::object Call::new_int64_array(int ndim, const i64* shape, i64** data) {

@@ -18,7 +18,7 @@ py::object conv_forward(int spatial, py::handle input_object, py::handle weight_
                         ops::PackedWeight* packed) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array input = call.floating(input_object, "input");
+    const Array input = call.floating_or_half(input_object, "input");
     const Array weight = call.floating_like(weight_object, input, "weight");
     std::optional<Array> bias;
     ops::Shape bias_shape;
@@ -52,7 +52,7 @@ py::object conv_backward_input(int spatial, py::handle grad_object, py::handle w
                                const std::string& algorithm) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array weight = call.floating_like(weight_object, grad, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     ops::ConvShapes shapes = ops::conv_shapes(
@@ -76,7 +76,7 @@ py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle 
                                 const std::string& algorithm) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array input = call.floating_like(input_object, grad, "input");
     const ops::Shape weight = to_shape(weight_shape, op, "weight_shape");
     ops::ConvShapes shapes = ops::conv_shapes(
@@ -97,7 +97,7 @@ py::object conv_backward_weight(int spatial, py::handle grad_object, py::handle 
 py::object conv_backward_bias(int spatial, py::handle grad_object) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const bool batched = grad.ndim() == spatial + 2;
     if (!batched && grad.ndim() != spatial + 1) {
         throw py::value_error(std::string(op) + ": grad has shape " +

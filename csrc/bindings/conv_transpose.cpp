@@ -30,7 +30,7 @@ py::object conv_transpose_forward(int spatial, py::handle input_object, py::hand
                                   const std::string& algorithm) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array input = call.floating(input_object, "input");
+    const Array input = call.floating_or_half(input_object, "input");
     const Array weight = call.floating_like(weight_object, input, "weight");
     std::optional<Array> bias;
     ops::Shape bias_shape;
@@ -60,7 +60,7 @@ py::object conv_transpose_backward_input(int spatial, py::handle grad_object,
                                          py::handle groups, const std::string& algorithm) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array weight = call.floating_like(weight_object, grad, "weight");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     ops::ConvShapes shapes = shapes_of(spatial, input, ops::shape_of(weight.view()), nullptr,
@@ -84,7 +84,7 @@ py::object conv_transpose_backward_weight(int spatial, py::handle grad_object,
                                           py::handle groups, const std::string& algorithm) {
     const char* op = kNames[spatial];
     Call call(op);
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array input = call.floating_like(input_object, grad, "input");
     const ops::Shape weight = to_shape(weight_shape, op, "weight_shape");
     ops::ConvShapes shapes = shapes_of(spatial, ops::shape_of(input.view()), weight, nullptr,

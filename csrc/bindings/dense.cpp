@@ -15,7 +15,7 @@ py::object linear_forward(py::handle input_object, py::handle weight_object, py:
                           bool relu) {
     const char* op = "linear";
     Call call(op);
-    const Array input = call.floating(input_object, "input");
+    const Array input = call.floating_or_half(input_object, "input");
     const Array weight = call.floating_like(weight_object, input, "weight");
     std::optional<Array> bias;
     ops::Shape bias_shape;
@@ -52,7 +52,7 @@ void require_features(const Array& array, const char* argument, i64 features) {
 
 py::object linear_backward_input(py::handle grad_object, py::handle weight_object) {
     Call call("linear");
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array weight = call.floating_like(weight_object, grad, "weight");
     if (weight.ndim() != 2) throw Error("linear: weight must have 2 dimensions");
     require_features(grad, "grad", weight.shape()[0]);
@@ -69,7 +69,7 @@ py::object linear_backward_input(py::handle grad_object, py::handle weight_objec
 
 py::object linear_backward_weight(py::handle grad_object, py::handle input_object) {
     Call call("linear");
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array input = call.floating_like(input_object, grad, "input");
     if (grad.ndim() < 1 || input.ndim() < 1 || rows_of(grad) != rows_of(input)) {
         throw Error("linear: grad has shape " + ops::text(ops::shape_of(grad.view())) +
@@ -88,7 +88,7 @@ py::object linear_backward_weight(py::handle grad_object, py::handle input_objec
 
 py::object linear_backward_bias(py::handle grad_object) {
     Call call("linear");
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     if (grad.ndim() < 1) throw Error("linear: grad must have at least 1 dimension");
     const i64 features = grad.shape()[grad.ndim() - 1];
     void* output;
@@ -102,7 +102,7 @@ py::object linear_backward_bias(py::handle grad_object) {
 py::object matmul(py::handle a_object, py::handle b_object, bool transpose_a, bool transpose_b) {
     const char* op = "matmul";
     Call call(op);
-    const Array a = call.floating(a_object, "input");
+    const Array a = call.floating_or_half(a_object, "input");
     const Array b = call.floating_like(b_object, a, "other");
     const ops::MatmulShapes shapes = ops::matmul_shapes(
         op, ops::shape_of(a.view()), ops::shape_of(b.view()), transpose_a, transpose_b);
@@ -110,7 +110,7 @@ py::object matmul(py::handle a_object, py::handle b_object, bool transpose_a, bo
     py::object result =
         call.new_array(a.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     const ops::Gemm& g = shapes.gemm;
-    const i64 item = a.dtype() == DType::f32 ? 4 : 8;
+    const i64 item = item_size(a.dtype());
     const Run run(call, 2 * shapes.batch * g.m * g.n * g.k);
     for (i64 i = 0; i < shapes.batch; ++i) {
         ops::gemm(g, call.device(), a.dtype(),

@@ -55,21 +55,41 @@ bool prefers_dlpack(const py::object& interface, py::handle object) {
     return interface["version"].cast<int>() < 3 && py::hasattr(object, "__dlpack__");
 }
 
+// What ml_dtypes' bfloat16, CuPy and PyTorch write for it: two bytes of no known meaning.
+bool maybe_bfloat16(const std::string& type) {
+    return type == "<V2" || type == "|V2";
+}
+
+// "bfloat16", or "torch.bfloat16".
+bool says_bfloat16(py::handle object) {
+    if (!py::hasattr(object, "dtype")) return false;
+    const auto name = py::str(object.attr("dtype")).cast<std::string>();
+    const auto dot = name.rfind('.');
+    return name.substr(dot == std::string::npos ? 0 : dot + 1) == "bfloat16";
+}
+
 i64 item_size(const std::string& type) {
     return type.size() < 3 ? 0 : std::stoll(type.substr(2));
 }
 
-// In C order? Strides are in bytes.
-bool contiguous(const DeviceArray& array, const py::object& strides) {
-    if (strides.is_none()) return true;
+void read_strides(DeviceArray& array, const py::object& strides) {
     i64 step = item_size(array.type);
-    const auto given = strides.cast<py::tuple>();
+    for (int axis = array.ndim - 1; axis >= 0; --axis) {
+        array.strides[axis] =
+            strides.is_none() ? step : strides.cast<py::tuple>()[std::size_t(axis)].cast<i64>();
+        step *= array.shape[axis];
+    }
+}
+
+// In C order?
+bool contiguous(const DeviceArray& array) {
     for (int axis = 0; axis < array.ndim; ++axis) {
         if (array.shape[axis] == 0) return true;
     }
+    i64 step = item_size(array.type);
     for (int axis = array.ndim - 1; axis >= 0; --axis) {
         if (array.shape[axis] == 1) continue;
-        if (given[std::size_t(axis)].cast<i64>() != step) return false;
+        if (array.strides[axis] != step) return false;
         step *= array.shape[axis];
     }
     return true;
@@ -125,7 +145,9 @@ DeviceArray read_device_array(py::handle object, const char* op, const char* arg
     const auto [address, read_only] = interface["data"].cast<std::pair<std::uintptr_t, bool>>();
     array.data = reinterpret_cast<void*>(address);
     array.read_only = read_only;
-    array.contiguous = contiguous(array, entry(interface, "strides"));
+    if (maybe_bfloat16(array.type) && says_bfloat16(array.owner)) array.type = kBFloat16Type;
+    read_strides(array, entry(interface, "strides"));
+    array.contiguous = contiguous(array);
     array.stream = stream_of(interface, name);
     // An array without elements lies nowhere.
     array.device = address ? cuda::device_of(array.data)
@@ -143,8 +165,13 @@ DeviceArray contiguous_device_array(py::handle object, const char* op, const cha
     const py::handle module = cupy(op);
     CurrentDevice current;
     current.enter(array.device, op);
-    return read_device_array(module.attr("ascontiguousarray")(module.attr("asarray")(array.owner)),
-                             op, argument);
+    // The interface does not tell CuPy that it is bfloat16; DLPack does.
+    const char* reader =
+        array.type == kBFloat16Type && !py::isinstance(array.owner, module.attr("ndarray"))
+            ? "from_dlpack"
+            : "asarray";
+    return read_device_array(module.attr("ascontiguousarray")(module.attr(reader)(array.owner)), op,
+                             argument);
 }
 
 py::object as_int64(py::handle object, const char* op) {
@@ -173,11 +200,32 @@ std::uintptr_t current_stream(const char* op) {
     return stream ? stream : kDefaultStream;
 }
 
+namespace {
+
+// NumPy knows the name only once ml_dtypes is imported.
+py::object bfloat16_dtype(const char* op) {
+    try {
+        return py::module_::import("ml_dtypes").attr("bfloat16");
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_ImportError)) throw;
+        const std::string text = std::string(op) +
+                                 ": bfloat16 arrays need the package ml_dtypes; pip install "
+                                 "'fusednn[cuda]' (" +
+                                 error.what() + ")";
+        py::set_error(PyExc_ImportError, text.c_str());
+        throw py::error_already_set();
+    }
+}
+
+}  // namespace
+
 py::object new_device_array(const char* dtype, int ndim, const i64* shape, void** data,
                             const char* op) {
     py::tuple sizes(ndim);
     for (int axis = 0; axis < ndim; ++axis) sizes[std::size_t(axis)] = shape[axis];
-    py::object array = cupy(op).attr("empty")(sizes, py::arg("dtype") = dtype);
+    py::object array = cupy(op).attr("empty")(
+        sizes, py::arg("dtype") = dtype == std::string(kBFloat16Type) ? bfloat16_dtype(op)
+                                                                      : py::object(py::str(dtype)));
     *data = reinterpret_cast<void*>(array.attr("data").attr("ptr").cast<std::uintptr_t>());
     return array;
 }

@@ -12,12 +12,16 @@ namespace fusednn::bindings {
 
 namespace py = pybind11;
 
+// What DeviceArray::type is for bfloat16, which NumPy has no letters for.
+constexpr const char* kBFloat16Type = "bfloat16";
+
 struct DeviceArray {
     py::object owner;  // keeps the memory
     void* data;
-    std::string type;  // as NumPy writes it: "<f4"
+    std::string type;  // as NumPy writes it: "<f4"; or kBFloat16Type
     int ndim;
     i64 shape[kMaxDims];
+    i64 strides[kMaxDims];  // in bytes
     bool contiguous, read_only;
     int device;
     std::uintptr_t stream;  // what is being computed there goes into the array; 0: nothing is

@@ -28,7 +28,7 @@ py::object embedding_forward(py::handle ids_object, py::handle weight_object) {
     const char* op = "embedding";
     Call call(op);
     const Array ids = call.integer(ids_object, "input");
-    const Array weight = call.floating(weight_object, "weight");
+    const Array weight = call.floating_or_half(weight_object, "weight");
     const ops::Shape table = ops::shape_of(weight.view());
     ops::Shape shape = ops::shape_of(ids.view());
     ops::check_table(op, table);
@@ -39,7 +39,7 @@ py::object embedding_forward(py::handle ids_object, py::handle weight_object) {
     void* y;
     py::object result = call.new_array(weight.dtype(), int(shape.size()), shape.data(), &y);
     const Run run(call, ids.size() * table[1] * 4);
-    with_dtype(weight.dtype(), [&](auto zero) {
+    with_device_dtype(weight.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().embedding_forward(ids.size(), table[1], ids.data<i64>(), weight.data<T>(),
                                            static_cast<T*>(y));
@@ -56,7 +56,7 @@ void gather_rows(Call& call, const Array& dy, const Array& ids, i64 rows, i64 wi
     const py::object starts = call.new_int64_array(1, &starts_size, &start);
     void* scale = nullptr;
     py::object scales;
-    if (by_frequency) scales = call.new_array(dy.dtype(), 1, &rows, &scale);
+    if (by_frequency) scales = call.new_array(accumulate_dtype(dy.dtype()), 1, &rows, &scale);
     {
         const Run run(call, count * 8);
         cuda::embedding_keys(count, rows, skipped, ids.data<i64>(), key);
@@ -64,11 +64,12 @@ void gather_rows(Call& call, const Array& dy, const Array& ids, i64 rows, i64 wi
     const py::object sorted = keys.attr("argsort")(py::arg("kind") = "stable");
     const Array order = call.integer(sorted, "order");
     const Run run(call, (count + rows) * width * 4);
-    with_dtype(dy.dtype(), [&](auto zero) {
+    with_device_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        cuda::embedding_starts(rows, count, key, order.data<i64>(), start, static_cast<T*>(scale));
+        auto* factors = static_cast<Accumulate<T>*>(scale);
+        cuda::embedding_starts(rows, count, key, order.data<i64>(), start, factors);
         run.kernels<T>().embedding_backward(rows, width, start, order.data<i64>(), dy.data<T>(),
-                                            static_cast<const T*>(scale), static_cast<T*>(dtable));
+                                            factors, static_cast<T*>(dtable));
     });
 }
 
@@ -77,7 +78,7 @@ py::object embedding_backward(py::handle grad, py::handle ids_object, py::handle
                               py::handle padding_idx, bool by_frequency) {
     const char* op = "embedding";
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const Array ids = call.integer(ids_object, "input");
     const i64 rows = to_int(rows_object, op, "num_embeddings");
     const ops::Shape found = ops::shape_of(dy.view());
@@ -122,9 +123,9 @@ py::object rotary(py::handle input, py::handle cos, py::handle sin, py::handle p
                   bool interleaved, py::handle num_heads, py::handle rotary_dim, bool inverse) {
     const char* op = "rotary_embedding";
     Call call(op);
-    const Array x = call.floating(input, "input");
-    const Array c = call.floating_like(cos, x, "cos");
-    const Array s = call.floating_like(sin, x, "sin");
+    const Array x = call.floating_or_half(input, "input");
+    const Array c = call.accumulated_like(cos, x, "cos");
+    const Array s = call.accumulated_like(sin, x, "sin");
     std::optional<Array> ids;
     if (!position_ids.is_none()) ids = call.integer(position_ids, "position_ids");
     ops::RotaryShapes shapes = ops::rotary_shapes(
@@ -152,10 +153,10 @@ py::object rotary(py::handle input, py::handle cos, py::handle sin, py::handle p
     void* y;
     py::object result = call.new_array(x.dtype(), x.ndim(), x.shape(), &y);
     const Run run(call, x.size() * 4);
-    with_dtype(x.dtype(), [&](auto zero) {
+    with_device_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        run.kernels<T>().rotary(shapes.params, x.data<T>(), c.data<T>(), s.data<T>(), rows,
-                                static_cast<T*>(y));
+        run.kernels<T>().rotary(shapes.params, x.data<T>(), c.data<Accumulate<T>>(),
+                                s.data<Accumulate<T>>(), rows, static_cast<T*>(y));
     });
     return result;
 }

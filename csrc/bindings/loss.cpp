@@ -16,13 +16,13 @@ template <bool kLog>
 py::object softmax_forward(py::handle input_object, py::handle dim) {
     const char* op = kLog ? "log_softmax" : "softmax";
     Call call(op);
-    const Array input = call.floating(input_object, "input");
+    const Array input = call.floating_or_half(input_object, "input");
     const ops::AxisView view =
         ops::axis_view(op, ops::shape_of(input.view()), to_int(dim, op, "dim"));
     void* output;
     py::object result = call.new_array(input.dtype(), input.ndim(), input.shape(), &output);
     const Run run(call, input.size() * kClassCost);
-    with_dtype(input.dtype(), [&](auto zero) {
+    with_device_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
         const auto kernel =
             kLog ? run.kernels<T>().log_softmax_forward : run.kernels<T>().softmax_forward;
@@ -35,7 +35,7 @@ template <bool kLog>
 py::object softmax_backward(py::handle grad_object, py::handle output_object, py::handle dim) {
     const char* op = kLog ? "log_softmax" : "softmax";
     Call call(op);
-    const Array grad = call.floating(grad_object, "grad");
+    const Array grad = call.floating_or_half(grad_object, "grad");
     const Array output = call.floating_like(output_object, grad, "output");
     const ops::Shape shape = ops::shape_of(output.view());
     ops::require_shape(op, "grad", ops::shape_of(grad.view()), shape);
@@ -43,7 +43,7 @@ py::object softmax_backward(py::handle grad_object, py::handle output_object, py
     void* grad_input;
     py::object result = call.new_array(grad.dtype(), grad.ndim(), grad.shape(), &grad_input);
     const Run run(call, grad.size() * kClassCost);
-    with_dtype(grad.dtype(), [&](auto zero) {
+    with_device_dtype(grad.dtype(), [&](auto zero) {
         using T = decltype(zero);
         const auto kernel =
             kLog ? run.kernels<T>().log_softmax_backward : run.kernels<T>().softmax_backward;
@@ -77,12 +77,12 @@ struct CrossEntropyCall {
                      py::handle weight_object, py::handle ignore, py::handle smoothing)
         : call(name.c_str()),
           input_is_log_prob(is_nll(name)),
-          input(call.floating(input_object, "input")),
+          input(call.floating_or_half(input_object, "input")),
           target(call.integer(target_object, "target")) {
         const char* op = name.c_str();
         ops::Shape weight_shape;
         if (!weight_object.is_none()) {
-            weight = call.floating_like(weight_object, input, "weight");
+            weight = call.accumulated_like(weight_object, input, "weight");
             weight_shape = ops::shape_of(weight->view());
         }
         shapes =
@@ -121,7 +121,7 @@ struct CrossEntropyCall {
         p.classes = shapes.view.classes;
         p.inner = shapes.view.inner;
         p.target = target.data<i64>();
-        p.class_weight = weight ? weight->data<T>() : nullptr;
+        p.class_weight = weight ? weight->data<Accumulate<T>>() : nullptr;
         p.ignore_index = ignore_index;
         p.label_smoothing = label_smoothing;
         p.input_is_log_prob = input_is_log_prob;
@@ -134,17 +134,17 @@ py::tuple cross_entropy_forward(const std::string& op, py::handle input, py::han
                                 py::handle label_smoothing) {
     CrossEntropyCall it(op, input, target, weight, ignore_index, label_smoothing);
     const ops::Shape& shape = it.shapes.positions;
-    const DType dtype = it.input.dtype();
+    const DType dtype = accumulate_dtype(it.input.dtype());
     void *losses, *counts;
     py::object losses_array = it.call.new_array(dtype, int(shape.size()), shape.data(), &losses);
     py::object counts_array = it.call.new_array(dtype, int(shape.size()), shape.data(), &counts);
     {
         const Run run(it.call, it.input.size() * kClassCost);
-        with_dtype(dtype, [&](auto zero) {
+        with_device_dtype(it.input.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().cross_entropy_forward(it.params<T>(), it.input.data<T>(),
-                                                   static_cast<T*>(losses),
-                                                   static_cast<T*>(counts));
+                                                   static_cast<Accumulate<T>*>(losses),
+                                                   static_cast<Accumulate<T>*>(counts));
         });
     }
     return py::make_tuple(losses_array, counts_array);
@@ -154,16 +154,16 @@ py::object cross_entropy_backward(const std::string& op, py::handle input, py::h
                                   py::handle weight, py::handle ignore_index,
                                   py::handle label_smoothing, py::handle scale_object) {
     CrossEntropyCall it(op, input, target, weight, ignore_index, label_smoothing);
-    const Array scale = it.call.floating_like(scale_object, it.input, "scale");
+    const Array scale = it.call.accumulated_like(scale_object, it.input, "scale");
     ops::require_shape(op.c_str(), "scale", ops::shape_of(scale.view()), it.shapes.positions);
     void* grad;
     py::object result =
         it.call.new_array(it.input.dtype(), it.input.ndim(), it.input.shape(), &grad);
     const Run run(it.call, it.input.size() * kClassCost);
-    with_dtype(it.input.dtype(), [&](auto zero) {
+    with_device_dtype(it.input.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        run.kernels<T>().cross_entropy_backward(it.params<T>(), it.input.data<T>(), scale.data<T>(),
-                                                static_cast<T*>(grad));
+        run.kernels<T>().cross_entropy_backward(it.params<T>(), it.input.data<T>(),
+                                                scale.data<Accumulate<T>>(), static_cast<T*>(grad));
     });
     return result;
 }

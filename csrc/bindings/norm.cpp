@@ -57,7 +57,7 @@ py::tuple layer_norm_forward(bool rms, py::handle input, py::handle normalized_s
                              py::handle weight, py::handle bias, py::handle residual, double eps) {
     const char* op = layer_op(rms);
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const Optional w(call, weight, x, "weight"), b(call, bias, x, "bias");
     const Optional r(call, residual, x, "residual");
     const ops::Shape shape = ops::shape_of(x.view());
@@ -65,15 +65,16 @@ py::tuple layer_norm_forward(bool rms, py::handle input, py::handle normalized_s
         ops::layer_norm_shapes(op, rms, shape, to_shape(normalized_shape, op, "normalized_shape"),
                                {w.named(), b.named()}, eps);
     if (r.named().shape) ops::require_shape(op, "residual", *r.named().shape, shape);
-    const Result y(call, true, x.dtype(), shape), stats(call, true, x.dtype(), {3, params.rows});
+    const Result y(call, true, x.dtype(), shape),
+        stats(call, true, accumulate_dtype(x.dtype()), {3, params.rows});
     const Result sum(call, r.named().shape != nullptr, x.dtype(), shape);
     {
         const Run run(call, x.size() * kElementCost);
-        with_dtype(x.dtype(), [&](auto zero) {
+        with_device_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().layer_norm_forward(params, x.data<T>(), r.data<T>(), w.data<T>(),
                                                 b.data<T>(), sum.get<T>(), y.get<T>(),
-                                                stats.get<T>());
+                                                stats.get<Accumulate<T>>());
         });
     }
     return py::make_tuple(y.array, stats.array, sum.array);
@@ -84,9 +85,9 @@ py::tuple layer_norm_backward(bool rms, py::handle grad, py::handle input,
                               bool want_weight, bool want_bias) {
     const char* op = layer_op(rms);
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const Array x = call.floating_like(input, dy, "input");
-    const Array s = call.floating_like(stats, dy, "stats");
+    const Array s = call.accumulated_like(stats, dy, "stats");
     const Optional w(call, weight, dy, "weight");
     const ops::Shape shape = ops::shape_of(x.view());
     const ops::Shape inner = to_shape(normalized_shape, op, "normalized_shape");
@@ -97,10 +98,10 @@ py::tuple layer_norm_backward(bool rms, py::handle grad, py::handle input,
     const Result dw(call, want_weight, dy.dtype(), inner), db(call, want_bias, dy.dtype(), inner);
     {
         const Run run(call, x.size() * kElementCost);
-        with_dtype(dy.dtype(), [&](auto zero) {
+        with_device_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().layer_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
-                                                 s.data<T>(), dx.get<T>(), dw.get<T>(),
+                                                 s.data<Accumulate<T>>(), dx.get<T>(), dw.get<T>(),
                                                  db.get<T>());
         });
     }

@@ -18,7 +18,11 @@ const KernelTable<double>& kernels<double>();
 // Those of the device that the arrays of a call are on.
 template <class T>
 const KernelTable<T>& kernels(Device device) {
-    return device == Device::cuda ? cuda::table<T>() : kernels<T>();
+    if constexpr (sizeof(T) == 2) {
+        return cuda::table<T>();  // 16-bit floats are computed nowhere else
+    } else {
+        return device == Device::cuda ? cuda::table<T>() : kernels<T>();
+    }
 }
 
 std::string current_isa();

@@ -30,9 +30,6 @@ struct GemmParams {
     const T* row_bias;  // m values or null
     const T* col_bias;  // n values or null
     Activation activation;
-    // GPU: how the depth is cut is chosen as if there were so many rows, so that a part of the rows
-    // has the bits of the whole; 0: m.
-    i64 planned_m;
 };
 
 // ---- conv ----------------------------------------
@@ -226,8 +223,8 @@ enum class Reduction : int { none, mean, sum };
 template <class T>
 struct CrossEntropyParams {
     i64 outer, classes, inner;
-    const i64* target;      // (outer, inner), checked: a class, or ignore_index
-    const T* class_weight;  // classes values or null
+    const i64* target;                  // (outer, inner), checked: a class, or ignore_index
+    const Accumulate<T>* class_weight;  // classes values or null
     i64 ignore_index;
     double label_smoothing;  // in [0, 1]
     bool input_is_log_prob;  // nll_loss: the input already holds log-probabilities
@@ -272,7 +269,7 @@ struct AttentionParams {
 template <class T>
 struct AttentionGradients {
     HeadArray<const T> output, grad;  // of the forward, and of its output
-    const T* stats;                   // of the forward
+    const Accumulate<T>* stats;       // of the forward
     HeadArray<T> query, key, value;   // key and value with kv_heads
     T* bias;                          // or null
     i64 bias_stride[4];               // of batch, head, query, key; 0 where it is broadcast
@@ -333,6 +330,9 @@ struct AdagradParams {
 
 // ---- the table ----------------------------------------
 
+// Tables of float and double exist on both devices, those of 16-bit floats on GPUs only. There
+// weights, biases and their gradients are of the arrays' type, statistics and losses float.
+
 template <class T>
 struct KernelTable {
     void (*gemm)(const GemmParams<T>&);
@@ -392,33 +392,34 @@ struct KernelTable {
     // x, y (rows, size); weight, bias (size) or null; stats (3, rows): mean, low, rstd. With a
     // residual (rows, size), sum = x + residual is written and normalised.
     void (*layer_norm_forward)(const LayerNormParams&, const T* x, const T* residual,
-                               const T* weight, const T* bias, T* sum, T* y, T* stats);
+                               const T* weight, const T* bias, T* sum, T* y, Accumulate<T>* stats);
     // dw, db (size) or null.
     void (*layer_norm_backward)(const LayerNormParams&, const T* dy, const T* x, const T* weight,
-                                const T* stats, T* dx, T* dw, T* db);
+                                const Accumulate<T>* stats, T* dx, T* dw, T* db);
     // x, y (batch, channels, inner); stats (3, batch * groups).
     void (*group_norm_forward)(const GroupNormParams&, const T* x, const T* weight, const T* bias,
-                               T* y, T* stats);
+                               T* y, Accumulate<T>* stats);
     void (*group_norm_backward)(const GroupNormParams&, const T* dy, const T* x, const T* weight,
-                                const T* stats, T* dx, T* dw, T* db);
+                                const Accumulate<T>* stats, T* dx, T* dw, T* db);
     // x, y (outer, channels, inner); mean, low, variance (channels); stats (3, channels). `low` is
     // what rounding the mean left over; outer * inner > 0.
-    void (*batch_norm_stats)(const BatchNormParams&, const T* x, T* mean, T* low, T* variance);
-    void (*batch_norm_apply)(const BatchNormParams&, const T* x, const T* stats, const T* weight,
-                             const T* bias, T* y);
+    void (*batch_norm_stats)(const BatchNormParams&, const T* x, Accumulate<T>* mean,
+                             Accumulate<T>* low, Accumulate<T>* variance);
+    void (*batch_norm_apply)(const BatchNormParams&, const T* x, const Accumulate<T>* stats,
+                             const T* weight, const T* bias, T* y);
     // y is read where relu is set.
     void (*batch_norm_backward)(const BatchNormParams&, const T* dy, const T* x, const T* y,
-                                const T* stats, const T* weight, T* dx, T* dw, T* db);
+                                const Accumulate<T>* stats, const T* weight, T* dx, T* dw, T* db);
 
     // y (count, width) = the rows of table (rows, width) that ids (count) name; ids are checked.
     void (*embedding_forward)(i64 count, i64 width, const i64* ids, const T* table, T* y);
     // dtable row r = sum of dy over order[starts[r] ... starts[r + 1]), in that order, times
     // scale[r] (or 1, where scale is null).
     void (*embedding_backward)(i64 rows, i64 width, const i64* starts, const i64* order,
-                               const T* dy, const T* scale, T* dtable);
+                               const T* dy, const Accumulate<T>* scale, T* dtable);
     // cos, sin: entries (rotated / 2) of position `rows[b, t]`, or (b, t) where rows is null.
-    void (*rotary)(const RotaryParams&, const T* x, const T* cos, const T* sin, const i64* rows,
-                   T* y);
+    void (*rotary)(const RotaryParams&, const T* x, const Accumulate<T>* cos,
+                   const Accumulate<T>* sin, const i64* rows, T* y);
 
     // x, y (outer, classes, inner).
     void (*log_softmax_forward)(i64 outer, i64 classes, i64 inner, const T* x, T* y);
@@ -429,17 +430,20 @@ struct KernelTable {
     // losses (outer, inner) and weights (outer, inner): the loss of each position and what it
     // counts in the mean's denominator (class weight, 0 where ignored); log_prob (same shape as x)
     // or null.
-    void (*cross_entropy_forward)(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
+    void (*cross_entropy_forward)(const CrossEntropyParams<T>&, const T* x, Accumulate<T>* losses,
+                                  Accumulate<T>* weights);
     // dx = d(loss)/dx * scale[position] (scale is (outer, inner)).
-    void (*cross_entropy_backward)(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+    void (*cross_entropy_backward)(const CrossEntropyParams<T>&, const T* x,
+                                   const Accumulate<T>* scale, T* dx);
 
     // output (batch, heads, queries, value_dim). stats (2, batch, heads, queries) or null: what
     // backward needs of each row, the maximum of its scores (in base 2 unless bias or softcap) and
     // 1 / the sum of the exponentials above it (0: no key).
-    void (*attention_forward)(const AttentionParams<T>&, const HeadArray<T>& output, T* stats);
+    void (*attention_forward)(const AttentionParams<T>&, const HeadArray<T>& output,
+                              Accumulate<T>* stats);
     void (*attention_backward)(const AttentionParams<T>&, const AttentionGradients<T>&);
     // weights (batch, heads, queries, keys): what the forward multiplies the values with.
-    void (*attention_weights)(const AttentionParams<T>&, const T* stats, T* weights);
+    void (*attention_weights)(const AttentionParams<T>&, const Accumulate<T>* stats, T* weights);
 
     void (*sgd_step)(const SgdParams<T>&);
     void (*adam_step)(const AdamParams<T>&);

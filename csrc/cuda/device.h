@@ -26,6 +26,10 @@ template <>
 const KernelTable<float>& table<float>();
 template <>
 const KernelTable<double>& table<double>();
+template <>
+const KernelTable<BFloat16>& table<BFloat16>();
+template <>
+const KernelTable<Float16>& table<Float16>();
 
 // While it lives, kernels of this thread run on `device` in `stream`, and their errors name `op`.
 class Scope {

@@ -1,5 +1,6 @@
 // Loops over flat arrays, shared by activations and optimisers.
 #pragma once
+#include "cuda/arrays.h"
 #include "cuda/gpu.h"
 
 namespace fusednn::cuda {
@@ -63,6 +64,33 @@ __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
     }
 }
 
+// 16-bit floats, computed in float: eight at once, or, where the arrays begin between the vectors,
+// one by one.
+template <int kInputs, class Fn>
+__global__ void __launch_bounds__(kElementThreads, kElementBlocks)
+    map_halves(i64 size, bool packs, HalfIn a, HalfIn b, HalfOut out, Fn fn) {
+    constexpr int n = Pack<HalfBits>::kSize;
+    const i64 whole = packs ? size / n : 0, step = i64(gridDim.x) * blockDim.x;
+    const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (i64 i = thread; i < whole; i += step) {
+        auto value = load_wide<n>(a + i * n);
+        if constexpr (kInputs == 2) {
+            const auto other = load_wide<n>(b + i * n);
+            for (int k = 0; k < n; ++k) value.of[k] = fn(value.of[k], other.of[k]);
+        } else {
+            for (int k = 0; k < n; ++k) value.of[k] = fn(value.of[k]);
+        }
+        store_wide<n>(out + i * n, value);
+    }
+    for (i64 i = whole * n + thread; i < size; i += step) {
+        if constexpr (kInputs == 2) {
+            out[i] = fn(a[i], b[i]);
+        } else {
+            out[i] = fn(a[i]);
+        }
+    }
+}
+
 namespace detail {
 inline bool whole_packs(const void* pointer) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
@@ -73,7 +101,10 @@ void map(const char* name, i64 size, const T* a, const T* b, T* out, Fn fn) {
     const bool packs = whole_packs(a) && whole_packs(b) && whole_packs(out);
     const i64 each = packs ? kElementThreads * Pack<T>::kSize : kElementThreads;
     const LaunchShape shape{blocks_for(size, each), kElementThreads};
-    if (packs) {
+    if constexpr (sizeof(T) == 2) {
+        launch(name, shape, map_halves<kInputs, Fn>, size, packs, reading(a), reading(b),
+               writing(out), fn);
+    } else if (packs) {
         launch(name, shape, map_packs<T, kInputs, Fn>, size, a, b, out, fn);
     } else {
         launch(name, shape, map_single<T, kInputs, Fn>, size, a, b, out, fn);
@@ -82,7 +113,7 @@ void map(const char* name, i64 size, const T* a, const T* b, T* out, Fn fn) {
 }  // namespace detail
 
 // out[i] = fn(a[i]), or fn(a[i], b[i]); out may be an input as well. fn: a struct with a
-// FUSEDNN_DEVICE operator() const (a lambda would need a compiler flag).
+// FUSEDNN_DEVICE operator() const (a lambda would need a compiler flag), of Accumulate<T>.
 template <class T, class Fn>
 void map_elements(const char* name, i64 size, const T* a, T* out, Fn fn) {
     detail::map<1>(name, size, a, static_cast<const T*>(nullptr), out, fn);

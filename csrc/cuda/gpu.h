@@ -67,4 +67,5 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 #else
 #include "cuda/ptx.h"
 #endif
+#include "cuda/half.h"
 #include "cuda/launch.h"

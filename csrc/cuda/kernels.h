@@ -8,6 +8,10 @@ namespace fusednn::cuda {
 
 template <class T>
 void gemm(const GemmParams<T>&);
+// For some of the rows of a product of `whole_m` rows: the bits that they have in the whole, for
+// which the way to cut the depth is chosen.
+template <class T>
+void gemm_part(const GemmParams<T>&, i64 whole_m);
 
 template <class T>
 void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
@@ -64,10 +68,10 @@ void prelu_backward(i64 outer, i64 channels, i64 inner, const T* dy, const T* x,
 
 template <class T>
 void layer_norm_forward(const LayerNormParams&, const T* x, const T* residual, const T* weight,
-                        const T* bias, T* sum, T* y, T* stats);
+                        const T* bias, T* sum, T* y, Accumulate<T>* stats);
 template <class T>
 void layer_norm_backward(const LayerNormParams&, const T* dy, const T* x, const T* weight,
-                         const T* stats, T* dx, T* dw, T* db);
+                         const Accumulate<T>* stats, T* dx, T* dw, T* db);
 template <class T>
 void group_norm_forward(const GroupNormParams&, const T* x, const T* weight, const T* bias, T* y,
                         T* stats);
@@ -87,9 +91,10 @@ template <class T>
 void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* y);
 template <class T>
 void embedding_backward(i64 rows, i64 width, const i64* starts, const i64* order, const T* dy,
-                        const T* scale, T* dtable);
+                        const Accumulate<T>* scale, T* dtable);
 template <class T>
-void rotary(const RotaryParams&, const T* x, const T* cos, const T* sin, const i64* rows, T* y);
+void rotary(const RotaryParams&, const T* x, const Accumulate<T>* cos, const Accumulate<T>* sin,
+            const i64* rows, T* y);
 
 template <class T>
 void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
@@ -100,9 +105,18 @@ void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y);
 template <class T>
 void softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx);
 template <class T>
-void cross_entropy_forward(const CrossEntropyParams<T>&, const T* x, T* losses, T* weights);
+void cross_entropy_forward(const CrossEntropyParams<T>&, const T* x, Accumulate<T>* losses,
+                           Accumulate<T>* weights);
 template <class T>
-void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const T* scale, T* dx);
+void cross_entropy_backward(const CrossEntropyParams<T>&, const T* x, const Accumulate<T>* scale,
+                            T* dx);
+
+template <class T>
+void attention_forward(const AttentionParams<T>&, const HeadArray<T>& output, Accumulate<T>* stats);
+template <class T>
+void attention_backward(const AttentionParams<T>&, const AttentionGradients<T>&);
+template <class T>
+void attention_weights(const AttentionParams<T>&, const Accumulate<T>* stats, T* weights);
 
 template <class T>
 void sgd_step(const SgdParams<T>&);
@@ -117,3 +131,6 @@ void adagrad_step(const AdagradParams<T>&);
 
 // Every kernel is a template over the dtype; each file ends by instantiating its own for both.
 #define FUSEDNN_INSTANTIATE(macro) macro(float) macro(double)
+// And some for 16-bit floats; statistics and losses are then Accumulate<T>, in core/kernels.h's
+// table and here.
+#define FUSEDNN_INSTANTIATE_HALF(macro) macro(BFloat16) macro(Float16)

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 struct RowSums {
     T most, sum;
-    template <int kTeam, int kWide>
-    FUSEDNN_DEVICE RowSums(const RowTeam<kTeam, kWide>& team, const T* row)
+    template <int kTeam, int kWide, class Row>
+    FUSEDNN_DEVICE RowSums(const RowTeam<kTeam, kWide>& team, Row row)
         : most(-T(INFINITY)), sum(0) {
         team.each([&](i64 k) {
             const auto v = load_wide<kWide>(row + k);
@@ -79,14 +79,16 @@ struct RowSums {
 
 template <int kTeam, int kWide, class T>
 __global__ void __launch_bounds__(kRowThreads)
-    forward_rows(Weights<T> w, i64 rows, const T* __restrict__ x, T* losses, T* weights) {
+    forward_rows(Weights<Accumulate<T>> w, i64 rows, In<T> x, Accumulate<T>* losses,
+                 Accumulate<T>* weights) {
+    using Sum = Accumulate<T>;
     for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, rows, w.classes);
-        const T* row = x + team.row * w.classes;
-        const RowSums<T> sums(team, row);
-        const T log_sum = log(sums.sum);
-        T smooth = T(0);
-        if (w.soft != T(0)) {
+        const auto row = x + team.row * w.classes;
+        const RowSums<Sum> sums(team, row);
+        const Sum log_sum = log(sums.sum);
+        Sum smooth = Sum(0);
+        if (w.soft != Sum(0)) {
             team.each([&](i64 k) {
                 const auto v = load_wide<kWide>(row + k);
                 for (int i = 0; i < kWide; ++i) {
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kRowThreads)
             smooth = team.all(smooth, Add());
         }
         if (team.live && team.lane == 0) {
-            T loss = T(0);
+            Sum loss = Sum(0);
             if (!w.ignored(team.row)) loss = log_sum - (row[w.target[team.row]] - sums.most);
             w.finish(team.row, loss, smooth, losses, weights);
         }
@@ -105,25 +107,26 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <int kTeam, int kWide, class T>
 __global__ void __launch_bounds__(kRowThreads)
-    backward_rows(Weights<T> w, i64 rows, const T* __restrict__ x, const T* __restrict__ scale,
-                  T* __restrict__ dx) {
+    backward_rows(Weights<Accumulate<T>> w, i64 rows, In<T> x,
+                  const Accumulate<T>* __restrict__ scale, Out<T> dx) {
+    using Sum = Accumulate<T>;
     for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, rows, w.classes);
-        const T* row = x + team.row * w.classes;
-        T* to = dx + team.row * w.classes;
-        const RowSums<T> sums(team, row);
+        const auto row = x + team.row * w.classes;
+        const auto to = dx + team.row * w.classes;
+        const RowSums<Sum> sums(team, row);
         const bool ignored = !team.live || w.ignored(team.row);
         const i64 target = ignored ? 0 : w.target[team.row];
-        const T factor = ignored ? T(0) : scale[team.row];
-        const T weight = ignored ? T(0) : w.of(target) * w.hard;
-        const T slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
+        const Sum factor = ignored ? Sum(0) : scale[team.row];
+        const Sum weight = ignored ? Sum(0) : w.of(target) * w.hard;
+        const Sum slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
         team.each([&](i64 k) {
             auto v = load_wide<kWide>(row + k);
             for (int i = 0; i < kWide; ++i) {
-                T grad = exp(v.of[i] - sums.most) * slope;
-                if (w.soft != T(0)) grad -= soft * w.of(k + i);
+                Sum grad = exp(v.of[i] - sums.most) * slope;
+                if (w.soft != Sum(0)) grad -= soft * w.of(k + i);
                 if (k + i == target) grad -= factor * weight;
-                v.of[i] = ignored ? T(0) : grad;
+                v.of[i] = ignored ? Sum(0) : grad;
             }
             store_wide<kWide>(to + k, v);
         });
@@ -135,8 +138,8 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class T>
 struct ColumnSums {
     T most, sum;
-    FUSEDNN_DEVICE ColumnSums(i64 classes, i64 inner, const T* column)
-        : most(-T(INFINITY)), sum(0) {
+    template <class Column>
+    FUSEDNN_DEVICE ColumnSums(i64 classes, i64 inner, Column column) : most(-T(INFINITY)), sum(0) {
         for (i64 k = 0; k < classes; ++k) most = Larger()(most, column[k * inner]);
         for (i64 k = 0; k < classes; ++k) sum += exp(column[k * inner] - most);
     }
@@ -144,16 +147,17 @@ struct ColumnSums {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    forward_columns(Weights<T> w, i64 columns, i64 inner, const T* __restrict__ x, T* losses,
-                    T* weights) {
+    forward_columns(Weights<Accumulate<T>> w, i64 columns, i64 inner, In<T> x,
+                    Accumulate<T>* losses, Accumulate<T>* weights) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner);
-        const T* column = x + o * w.classes * inner + (at - o * inner);
-        const ColumnSums<T> sums(w.classes, inner, column);
-        const T log_sum = log(sums.sum);
-        T smooth = T(0), loss = T(0);
-        if (w.soft != T(0)) {
+        const auto column = x + o * w.classes * inner + (at - o * inner);
+        const ColumnSums<Sum> sums(w.classes, inner, column);
+        const Sum log_sum = log(sums.sum);
+        Sum smooth = Sum(0), loss = Sum(0);
+        if (w.soft != Sum(0)) {
             for (i64 k = 0; k < w.classes; ++k) {
                 smooth += w.of(k) * (log_sum - (column[k * inner] - sums.most));
             }
@@ -165,23 +169,24 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    backward_columns(Weights<T> w, i64 columns, i64 inner, const T* __restrict__ x,
-                     const T* __restrict__ scale, T* __restrict__ dx) {
+    backward_columns(Weights<Accumulate<T>> w, i64 columns, i64 inner, In<T> x,
+                     const Accumulate<T>* __restrict__ scale, Out<T> dx) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner);
         const i64 base = o * w.classes * inner + (at - o * inner);
         if (w.ignored(at)) {
-            for (i64 k = 0; k < w.classes; ++k) dx[base + k * inner] = T(0);
+            for (i64 k = 0; k < w.classes; ++k) dx[base + k * inner] = Sum(0);
             continue;
         }
-        const ColumnSums<T> sums(w.classes, inner, x + base);
+        const ColumnSums<Sum> sums(w.classes, inner, x + base);
         const i64 target = w.target[at];
-        const T factor = scale[at], weight = w.of(target) * w.hard;
-        const T slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
+        const Sum factor = scale[at], weight = w.of(target) * w.hard;
+        const Sum slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
         for (i64 k = 0; k < w.classes; ++k) {
-            T grad = exp(x[base + k * inner] - sums.most) * slope;
-            if (w.soft != T(0)) grad -= soft * w.of(k);
+            Sum grad = exp(x[base + k * inner] - sums.most) * slope;
+            if (w.soft != Sum(0)) grad -= soft * w.of(k);
             if (k == target) grad -= factor * weight;
             dx[base + k * inner] = grad;
         }
@@ -192,37 +197,40 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    nll_forward(Weights<T> w, i64 columns, i64 inner, const T* __restrict__ x, T* losses,
-                T* weights) {
+    nll_forward(Weights<Accumulate<T>> w, i64 columns, i64 inner, In<T> x, Accumulate<T>* losses,
+                Accumulate<T>* weights) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
-        T loss = T(0);
+        Sum loss = Sum(0);
         if (!w.ignored(at)) {
             const i64 o = quotient(at, inner);
             loss = -x[(o * w.classes + w.target[at]) * inner + (at - o * inner)];
         }
-        w.finish(at, loss, T(0), losses, weights);
+        w.finish(at, loss, Sum(0), losses, weights);
     }
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    nll_backward(Weights<T> w, i64 size, i64 inner, const T* __restrict__ scale,
-                 T* __restrict__ dx) {
+    nll_backward(Weights<Accumulate<T>> w, i64 size, i64 inner,
+                 const Accumulate<T>* __restrict__ scale, Out<T> dx) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
         const i64 line = quotient(at, inner), o = quotient(line, w.classes);
         const i64 k = line - o * w.classes, position = o * inner + (at - line * inner);
         const bool hit = !w.ignored(position) && w.target[position] == k;
-        dx[at] = hit ? -scale[position] * w.of(k) : T(0);
+        dx[at] = hit ? -scale[position] * w.of(k) : Sum(0);
     }
 }
 
 // Room for the sum of the class weights, which only smoothing needs.
 template <class T>
 struct Call {
-    Workspace<T> sum;
-    Weights<T> weights;
+    using Sum = Accumulate<T>;
+    Workspace<Sum> sum;
+    Weights<Sum> weights;
 
     explicit Call(const CrossEntropyParams<T>& p) : sum(1) {
         weights.target = p.target;
@@ -230,10 +238,10 @@ struct Call {
         weights.sum = nullptr;
         weights.classes = p.classes;
         weights.ignore_index = p.ignore_index;
-        weights.hard = T(1 - p.label_smoothing);
-        weights.soft = p.classes ? T(p.label_smoothing / double(p.classes)) : T(0);
-        if (p.class_weight && weights.soft != T(0)) {
-            launch("cross_entropy weights", {1, kThreads}, sum_weights<T>, p.classes,
+        weights.hard = Sum(1 - p.label_smoothing);
+        weights.soft = p.classes ? Sum(p.label_smoothing / double(p.classes)) : Sum(0);
+        if (p.class_weight && weights.soft != Sum(0)) {
+            launch("cross_entropy weights", {1, kThreads}, sum_weights<Sum>, p.classes,
                    p.class_weight, sum.get());
             weights.sum = sum.get();
         }
@@ -243,47 +251,54 @@ struct Call {
 }  // namespace
 
 template <class T>
-void cross_entropy_forward(const CrossEntropyParams<T>& p, const T* x, T* losses, T* weights) {
+void cross_entropy_forward(const CrossEntropyParams<T>& p, const T* x, Accumulate<T>* losses,
+                           Accumulate<T>* weights) {
     const Call<T> call(p);
     const char* name = "cross_entropy_forward";
     const i64 columns = p.outer * p.inner;
     const LaunchShape shape{blocks_for(columns, kThreads), kThreads};
     if (p.input_is_log_prob) {
-        launch(name, shape, nll_forward<T>, call.weights, columns, p.inner, x, losses, weights);
+        launch(name, shape, nll_forward<Storage<T>>, call.weights, columns, p.inner, reading(x),
+               losses, weights);
     } else if (p.inner != 1) {
-        launch(name, shape, forward_columns<T>, call.weights, columns, p.inner, x, losses, weights);
+        launch(name, shape, forward_columns<Storage<T>>, call.weights, columns, p.inner, reading(x),
+               losses, weights);
     } else {
         with_team<T>(p.classes, rows_of_packs<T>(p.classes, x), [&](auto team, auto wide) {
             launch(name, row_shape<decltype(team)::value>(columns),
-                   forward_rows<decltype(team)::value, decltype(wide)::value, T>, call.weights,
-                   columns, x, losses, weights);
+                   forward_rows<decltype(team)::value, decltype(wide)::value, Storage<T>>,
+                   call.weights, columns, reading(x), losses, weights);
         });
     }
 }
 
 template <class T>
-void cross_entropy_backward(const CrossEntropyParams<T>& p, const T* x, const T* scale, T* dx) {
+void cross_entropy_backward(const CrossEntropyParams<T>& p, const T* x, const Accumulate<T>* scale,
+                            T* dx) {
     const Call<T> call(p);
     const char* name = "cross_entropy_backward";
     const i64 columns = p.outer * p.inner, size = columns * p.classes;
     if (p.input_is_log_prob) {
-        launch(name, {blocks_for(size, kThreads), kThreads}, nll_backward<T>, call.weights, size,
-               p.inner, scale, dx);
+        launch(name, {blocks_for(size, kThreads), kThreads}, nll_backward<Storage<T>>, call.weights,
+               size, p.inner, scale, writing(dx));
     } else if (p.inner != 1) {
-        launch(name, {blocks_for(columns, kThreads), kThreads}, backward_columns<T>, call.weights,
-               columns, p.inner, x, scale, dx);
+        launch(name, {blocks_for(columns, kThreads), kThreads}, backward_columns<Storage<T>>,
+               call.weights, columns, p.inner, reading(x), scale, writing(dx));
     } else if (size > 0) {
         with_team<T>(p.classes, rows_of_packs<T>(p.classes, x, dx), [&](auto team, auto wide) {
             launch(name, row_shape<decltype(team)::value>(columns),
-                   backward_rows<decltype(team)::value, decltype(wide)::value, T>, call.weights,
-                   columns, x, scale, dx);
+                   backward_rows<decltype(team)::value, decltype(wide)::value, Storage<T>>,
+                   call.weights, columns, reading(x), scale, writing(dx));
         });
     }
 }
 
-#define FUSEDNN_LOSS(T)                                                                     \
-    template void cross_entropy_forward<T>(const CrossEntropyParams<T>&, const T*, T*, T*); \
-    template void cross_entropy_backward<T>(const CrossEntropyParams<T>&, const T*, const T*, T*);
+#define FUSEDNN_LOSS(T)                                                                            \
+    template void cross_entropy_forward<T>(const CrossEntropyParams<T>&, const T*, Accumulate<T>*, \
+                                           Accumulate<T>*);                                        \
+    template void cross_entropy_backward<T>(const CrossEntropyParams<T>&, const T*,                \
+                                            const Accumulate<T>*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_LOSS)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_LOSS)
 
 }  // namespace fusednn::cuda

@@ -8,20 +8,6 @@ namespace fusednn::cuda {
 
 constexpr int kRowThreads = 256;
 
-// kWide neighbours, moved at once.
-template <class T, int kWide>
-struct alignas(sizeof(T) * kWide) Wide {
-    T of[kWide];
-};
-template <int kWide, class T>
-FUSEDNN_DEVICE Wide<T, kWide> load_wide(const T* from) {
-    return *reinterpret_cast<const Wide<T, kWide>*>(from);
-}
-template <int kWide, class T>
-FUSEDNN_DEVICE void store_wide(T* to, const Wide<T, kWide>& value) {
-    *reinterpret_cast<Wide<T, kWide>*>(to) = value;
-}
-
 // A thread's place: which row its team has, and which part of the row is its own. No thread leaves
 // before the others: a team without a row has one of no elements.
 template <int kTeam, int kWide>

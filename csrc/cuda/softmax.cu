@@ -36,12 +36,13 @@ FUSEDNN_DEVICE T backward_value(T dy, T y, T sum) {
 
 template <bool kLog, int kTeam, int kWide, class T>
 __global__ void __launch_bounds__(kRowThreads, 3)
-    forward_rows(i64 rows, i64 classes, const T* __restrict__ x, T* __restrict__ y) {
+    forward_rows(i64 rows, i64 classes, In<T> x, Out<T> y) {
+    using Sum = Accumulate<T>;
     for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, rows, classes);
-        const T* from = x + team.row * classes;
-        T* to = y + team.row * classes;
-        T most = -T(INFINITY), sum = T(0);
+        const auto from = x + team.row * classes;
+        const auto to = y + team.row * classes;
+        Sum most = -Sum(INFINITY), sum = Sum(0);
         team.each([&](i64 k) {
             const auto v = load_wide<kWide>(from + k);
             for (int i = 0; i < kWide; ++i) most = Larger()(most, v.of[i]);
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kRowThreads, 3)
             for (int i = 0; i < kWide; ++i) sum += exp(v.of[i] - most);
         });
         sum = team.all(sum, Add());
-        const T last = kLog ? log(sum) : T(1) / sum;
+        const Sum last = kLog ? log(sum) : Sum(1) / sum;
         team.each([&](i64 k) {
             auto v = load_wide<kWide>(from + k);
             for (int i = 0; i < kWide; ++i) v.of[i] = forward_value<kLog>(v.of[i], most, last);
@@ -63,12 +64,12 @@ __global__ void __launch_bounds__(kRowThreads, 3)
 
 template <bool kLog, int kTeam, int kWide, class T>
 __global__ void __launch_bounds__(kRowThreads, 3)
-    backward_rows(i64 rows, i64 classes, const T* __restrict__ dy, const T* __restrict__ y,
-                  T* __restrict__ dx) {
+    backward_rows(i64 rows, i64 classes, In<T> dy, In<T> y, Out<T> dx) {
+    using Sum = Accumulate<T>;
     for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, rows, classes);
         const i64 row = team.row * classes;
-        T sum = T(0);
+        Sum sum = Sum(0);
         team.each([&](i64 k) {
             const auto g = load_wide<kWide>(dy + row + k), v = load_wide<kWide>(y + row + k);
             for (int i = 0; i < kWide; ++i) sum += backward_term<kLog>(g.of[i], v.of[i]);
@@ -89,15 +90,15 @@ __global__ void __launch_bounds__(kRowThreads, 3)
 
 template <bool kLog, class T>
 __global__ void __launch_bounds__(kThreads)
-    forward_columns(i64 columns, i64 classes, i64 inner, const T* __restrict__ x,
-                    T* __restrict__ y) {
+    forward_columns(i64 columns, i64 classes, i64 inner, In<T> x, Out<T> y) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner), base = o * classes * inner + (at - o * inner);
-        T most = -T(INFINITY), sum = T(0);
+        Sum most = -Sum(INFINITY), sum = Sum(0);
         for (i64 k = 0; k < classes; ++k) most = Larger()(most, x[base + k * inner]);
         for (i64 k = 0; k < classes; ++k) sum += exp(x[base + k * inner] - most);
-        const T last = kLog ? log(sum) : T(1) / sum;
+        const Sum last = kLog ? log(sum) : Sum(1) / sum;
         for (i64 k = 0; k < classes; ++k) {
             y[base + k * inner] = forward_value<kLog>(x[base + k * inner], most, last);
         }
@@ -106,12 +107,12 @@ __global__ void __launch_bounds__(kThreads)
 
 template <bool kLog, class T>
 __global__ void __launch_bounds__(kThreads)
-    backward_columns(i64 columns, i64 classes, i64 inner, const T* __restrict__ dy,
-                     const T* __restrict__ y, T* __restrict__ dx) {
+    backward_columns(i64 columns, i64 classes, i64 inner, In<T> dy, In<T> y, Out<T> dx) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner), base = o * classes * inner + (at - o * inner);
-        T sum = T(0);
+        Sum sum = Sum(0);
         for (i64 k = 0; k < classes; ++k) {
             sum += backward_term<kLog>(dy[base + k * inner], y[base + k * inner]);
         }
@@ -126,14 +127,15 @@ template <bool kLog, class T>
 void forward(const char* name, i64 outer, i64 classes, i64 inner, const T* x, T* y) {
     if (classes == 0) return;
     if (inner != 1) {
-        launch(name, {blocks_for(outer * inner, kThreads), kThreads}, forward_columns<kLog, T>,
-               outer * inner, classes, inner, x, y);
+        launch(name, {blocks_for(outer * inner, kThreads), kThreads},
+               forward_columns<kLog, Storage<T>>, outer * inner, classes, inner, reading(x),
+               writing(y));
         return;
     }
     with_team<T>(classes, rows_of_packs<T>(classes, x, y), [&](auto team, auto wide) {
         launch(name, row_shape<decltype(team)::value>(outer),
-               forward_rows<kLog, decltype(team)::value, decltype(wide)::value, T>, outer, classes,
-               x, y);
+               forward_rows<kLog, decltype(team)::value, decltype(wide)::value, Storage<T>>, outer,
+               classes, reading(x), writing(y));
     });
 }
 
@@ -141,14 +143,15 @@ template <bool kLog, class T>
 void backward(const char* name, i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx) {
     if (classes == 0) return;
     if (inner != 1) {
-        launch(name, {blocks_for(outer * inner, kThreads), kThreads}, backward_columns<kLog, T>,
-               outer * inner, classes, inner, dy, y, dx);
+        launch(name, {blocks_for(outer * inner, kThreads), kThreads},
+               backward_columns<kLog, Storage<T>>, outer * inner, classes, inner, reading(dy),
+               reading(y), writing(dx));
         return;
     }
     with_team<T>(classes, rows_of_packs<T>(classes, dy, y, dx), [&](auto team, auto wide) {
         launch(name, row_shape<decltype(team)::value>(outer),
-               backward_rows<kLog, decltype(team)::value, decltype(wide)::value, T>, outer, classes,
-               dy, y, dx);
+               backward_rows<kLog, decltype(team)::value, decltype(wide)::value, Storage<T>>, outer,
+               classes, reading(dy), reading(y), writing(dx));
     });
 }
 
@@ -177,5 +180,6 @@ void log_softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const 
     template void log_softmax_forward<T>(i64, i64, i64, const T*, T*);        \
     template void log_softmax_backward<T>(i64, i64, i64, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_SOFTMAX)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_SOFTMAX)
 
 }  // namespace fusednn::cuda

@@ -1,5 +1,6 @@
 // Built instead of csrc/cuda/*.cu where there is no CUDA compiler.
 #include "core/errors.h"
+#include "cuda/cast.h"
 #include "cuda/device.h"
 #include "cuda/embedding/places.h"
 #include "cuda/ids.h"
@@ -40,6 +41,20 @@ const KernelTable<float>& table<float>() {
 
 template <>
 const KernelTable<double>& table<double>() {
+    throw DeviceError(status());
+}
+
+template <>
+const KernelTable<BFloat16>& table<BFloat16>() {
+    throw DeviceError(status());
+}
+
+template <>
+const KernelTable<Float16>& table<Float16>() {
+    throw DeviceError(status());
+}
+
+void cast(i64, DType, const void*, DType, void*) {
     throw DeviceError(status());
 }
 

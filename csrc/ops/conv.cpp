@@ -145,7 +145,7 @@ i64 conv_cost(const ConvParams& p) {
 
 void conv_forward(const ConvParams& params, Device device, DType dtype, const void* input,
                   const void* weight, const void* bias, void* output) {
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         kernels<T>(device).conv_forward(params, static_cast<const T*>(input),
                                         static_cast<const T*>(weight), static_cast<const T*>(bias),
@@ -155,7 +155,7 @@ void conv_forward(const ConvParams& params, Device device, DType dtype, const vo
 
 void conv_backward_input(const ConvParams& params, Device device, DType dtype, const void* grad,
                          const void* weight, const void* bias, void* grad_input) {
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         kernels<T>(device).conv_backward_input(
             params, static_cast<const T*>(grad), static_cast<const T*>(weight),
@@ -165,7 +165,7 @@ void conv_backward_input(const ConvParams& params, Device device, DType dtype, c
 
 void conv_backward_weight(const ConvParams& params, Device device, DType dtype, const void* grad,
                           const void* input, void* grad_weight) {
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         kernels<T>(device).conv_backward_weight(params, static_cast<const T*>(input),
                                                 static_cast<const T*>(grad),
@@ -175,7 +175,7 @@ void conv_backward_weight(const ConvParams& params, Device device, DType dtype, 
 
 void bias_grad(Device device, DType dtype, i64 outer, i64 channels, i64 inner, const void* grad,
                void* grad_bias) {
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         kernels<T>(device).bias_grad(outer, channels, inner, static_cast<const T*>(grad),
                                      static_cast<T*>(grad_bias));

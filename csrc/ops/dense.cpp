@@ -62,7 +62,7 @@ MatmulShapes matmul_shapes(const char* op, const Shape& a, const Shape& b, bool 
 
 void gemm(const Gemm& gemm, Device device, DType dtype, const void* a, const void* b,
           const void* col_bias, void* c) {
-    with_dtype(dtype, [&](auto zero) {
+    with_device_dtype(dtype, [&](auto zero) {
         using T = decltype(zero);
         GemmParams<T> p{};
         p.m = gemm.m;

@@ -22,6 +22,7 @@ from ._core import (
     set_float32_precision,
     set_num_threads,
 )
+from ._tensor.autocast import autocast, is_autocast_enabled
 from ._tensor.creation import (
     arange,
     from_dlpack,
@@ -64,6 +65,7 @@ __all__ = [
     "__version__",
     "analysis",
     "arange",
+    "autocast",
     "cat",
     "config",
     "conv_matrix",
@@ -79,6 +81,7 @@ __all__ = [
     "get_num_threads",
     "has_cuda",
     "io",
+    "is_autocast_enabled",
     "is_grad_enabled",
     "load",
     "manual_seed",

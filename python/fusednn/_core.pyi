@@ -190,6 +190,9 @@ def matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool, /) -> Array
     """2-D or equally batched 3-D product; the flags transpose the last two axes."""
 
 # ---- activation (bindings/activation.cpp) --------------------------------------------------------
+def cast(input: Array, dtype: str, /) -> Array:
+    """Between float32 and the 16-bit floats, on a GPU."""
+
 def relu_forward(input: Array, /) -> Array: ...
 def relu_backward(grad: Array, output: Array, /) -> Array: ...
 def unary_forward(op: str, function: str, input: Array, a: float, b: float, /) -> Array:

@@ -17,6 +17,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("conv/*.cu", "product_kernel<Exact<*", 176),  # one block of 256, 64-bit positions
     ("*", "product_kernel<Tensor<128*", 168),  # 128 threads: three blocks
     ("*", "product_kernel<Exact<float, 128*", 168),
+    ("*", "product_kernel<HalfTensor<128*", 255),  # 128 threads: two blocks
     ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
     ("conv/depthwise.cu", "*", 128),  # two blocks
     ("pool/average.cu", "*", 128),  # two blocks
@@ -33,8 +34,12 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kernels/gemm_tf32.cu", "*", ("HMMA", "LDGSTS")),
     ("kernels/gemm_bf16.cu", "*", ("HMMA", "LDGSTS", "LDSM")),
     ("*", "product_kernel<Tensor<*", ("HMMA", "LDGSTS")),
+    ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM")),
+    ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM")),
     ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
+    ("activation/*.cu", "map_halves<*", ("LDG.E.128", "STG.E.128")),
+    ("cast.cu", "*", ("LDG.E.128", "STG.E.128")),
 )
 
 # (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler

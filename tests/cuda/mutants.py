@@ -291,6 +291,59 @@ TARGETS = (
         compiled="csrc/cuda/gemm/gemm.cu",
     ),
     Target(
+        "csrc/cuda/gemm/math.h",
+        ("test_half_products.py", "-k", "orders or linear"),
+        {
+            "order of the matrices": ("row += kRowsFirst ? odd", "row += kRowsFirst ? high"),
+            "not transposed": ("load_matrix_x4_transposed(r, &tile", "load_matrix_x4(r, &tile"),
+            "second of a pair": ("y[j + 1][0] = r[2]", "y[j + 1][0] = r[1]"),
+            "the other format": ("if (format.brain)", "if (!format.brain)"),
+            "half of the depth": ("p < kDepth; p += 16", "p < kDepth - 16; p += 16"),
+        },
+        compiled="csrc/cuda/gemm/gemm.cu",
+    ),
+    Target(
+        "csrc/cuda/gemm/tile.h",
+        ("test_half_products.py", "-k", "test_products or orders"),
+        {
+            "half of the elements": (
+                "first += Mine::kStep * kAtOnce",
+                "first += 2 * Mine::kStep * kAtOnce",
+            ),
+            "a row that is not there": ("r < rows ? from", "r <= rows ? from"),
+            "no zeros": (
+                "got[k] = from ? from->bits : std::uint16_t(0);",
+                "if (from) got[k] = from->bits;",
+            ),
+            "beyond the depth": ("real ? edges.rows : 0});", "edges.rows});"),
+        },
+        compiled="csrc/cuda/gemm/gemm.cu",
+    ),
+    Target(
+        "csrc/cuda/cast.cu",
+        ("test_half_kernels.py", "-k", "test_casts"),
+        {
+            "tail too short": (
+                "i = whole * kHalves + thread; i < size",
+                "i = whole * kHalves + thread; i + 1 < size",
+            ),
+            "vectors beyond the end": ("packs ? size / kHalves", "packs ? size / kHalves + 1"),
+            "half of the floats": ("part += kFloats", "part += 2 * kFloats"),
+            "the other format": ("{to == DType::bf16}", "{to != DType::bf16}"),
+            "one alignment": ("whole_packs(x) && detail::whole_packs(y)", "whole_packs(y)"),
+        },
+    ),
+    Target(
+        "csrc/cuda/arrays.h",
+        ("test_half_kernels.py", "-k", "test_softmax"),
+        {
+            "the first of each vector": ("widen(held.of[i])", "widen(held.of[0])"),
+            "not narrowed": ("to.format.narrow(value.of[i])", "to.format.narrow(value.of[0])"),
+            "no step to the row": ("return {data + n, format};", "return {data, format};"),
+        },
+        compiled="csrc/cuda/softmax.cu",
+    ),
+    Target(
         "csrc/cuda/reduce.h",
         ("test_norm_kernels.py", "-k", "layer_norm"),
         {
@@ -407,7 +460,6 @@ TARGETS = (
             "blocks not added": ("block.add = !first;", "block.add = false;"),
             "unmasked h": ("block.h_before = masked_h_.get();", ""),
         },
-        equivalent={"blocks not added": "one block of 8192 rows holds every shape of the tests"},
     ),
     Target(
         "csrc/cuda/recurrent/gradients.cu",

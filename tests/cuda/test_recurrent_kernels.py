@@ -177,6 +177,11 @@ def test_values_step_by_step(xp, cell):
     check(xp, Stack(cell, 2, 65, 1, 3, lengths=tuple(range(3)) * 21 + (2, 1)), "float32")
 
 
+def test_values_of_many_rows(xp):
+    """More rows than backward takes at a time: gradients add up."""
+    check(xp, Stack("gru", 2, 4100, 1, 2), "float32", units=512)
+
+
 @pytest.mark.parametrize("shape", ("plain", "both directions", "checkpoints"))
 def test_projection(xp, dtype, shape):
     check(xp, Stack("lstm", proj=3, **SHAPES[shape]), dtype)
@@ -197,6 +202,15 @@ def test_any_order_of_blocks(xp, cell):
     finally:
         set_seed(0)
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("cell", ("lstm", "norm_lstm"))
+def test_checkpoints_have_the_same_bits(xp, cell):
+    """Also where the depth of the input's product is cut, which looks at the number of rows."""
+    stack = Stack(cell, 7, 3, 520, 5, lengths=(7, 2, 5))
+    arrays = mapped(xp.asarray, stack.arrays("float32"))
+    whole = [bits(one) for one in stack.run(arrays)]
+    assert whole == [bits(one) for one in stack.run({**arrays, "extra": (None, None, 3, 1e-3)})]
 
 
 # ---- one kernel for the sequence -----------------------------------------------------------------

@@ -16,6 +16,7 @@ from budgets import MOST_TRAFFIC, TRAFFIC
 from entries import call
 
 import fusednn.functional as F
+from fusednn import _core
 
 pytestmark = pytest.mark.strict
 
@@ -91,6 +92,26 @@ def test_gemm_bf16(xp):
     counts = take_counts()
     assert counts["load_matrix"] > 0
     assert counts["load_matrix_conflicts"] == 0
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_of_halves(xp, turned):
+    """Fragments meet no bank conflict, whichever way the matrices lie."""
+    from emulated import take_counts
+
+    a, b = (xp.asarray(np.ones((64, 64), "float16")) for _ in range(2))
+    take_counts()
+    check(lambda: _core.matmul(a, b, *turned))
+    counts = take_counts()
+    assert counts["load_matrix"] > 0
+    assert counts["load_matrix_conflicts"] == 0
+
+
+def test_elementwise_halves(xp):
+    x = normal(xp, 4096).astype("float16")
+    check(lambda: F.relu(x))
+    check(lambda: F.gelu(x))
+    check(lambda: _core.cast(x, "float32"))
 
 
 def test_blocks(xp):

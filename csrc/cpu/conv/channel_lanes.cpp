@@ -13,12 +13,21 @@ struct TapOffsets {
     i64 a, b;
 };
 
+// Weights that are packed next: their memory is asked for while a tile is computed. For channel c,
+// `rows` elements at first[r * row_stride + c * channel_stride].
+template <class T>
+struct Ahead {
+    const T* first = nullptr;
+    i64 rows = 0, row_stride = 0, channel_stride = 0;
+};
+
 // What the taps of a tile are offset from.
 template <class T>
 struct TapBase {
     const T* source;
     const T* packed;
     i64 channels, plane, weight_step;  // weight_step: all taps * kTileCols
+    Ahead<T> ahead = {};
 };
 
 // sums[r][kTileCols] (+)= over channels and taps, for R positions. Taps run fastest: what they read
@@ -36,7 +45,13 @@ void tap_tile(const TapBase<T>& base, const TapOffsets* taps, i64 count, bool ac
     }
     const T* source = base.source;
     const T* packed = base.packed;
+    const Ahead<T> ahead = base.ahead;
+    const T* next = ahead.first;
     for (i64 c = 0; c < base.channels; ++c) {
+        for (i64 r = 0; r < ahead.rows; ++r) {
+            __builtin_prefetch(next + r * ahead.row_stride, 0, 2);
+        }
+        next += ahead.channel_stride;
         for (i64 t = 0; t < count; ++t) {
             const T* a = source + taps[t].a;
             const T* b = packed + taps[t].b;
@@ -89,7 +104,7 @@ constexpr TapTileTable<T> tap_tiles = make_table<T>();
 
 // Weight rows are as many streams as there are lanes, more than hardware prefetchers follow.
 template <class T>
-constexpr i64 kPrefetch = 512 / i64(sizeof(T));
+constexpr i64 kPrefetch = 128 / i64(sizeof(T));
 
 // packed[channel - begin][tap][kTileCols] for the kTileCols rows from row0 on, source channels
 // [begin, end). A row's elements are read in the order of memory and transposed: lanes become rows.
@@ -102,37 +117,54 @@ void pack_panel(const ConvProblem<T>& p, const ConvWeights<T>& w, i64 row0, i64 
     const i64 runs = one_run ? 1 : end - begin;
     const i64 length = one_run ? (end - begin) * w.volume : w.volume;
     const i64 taps = p.tap_count();
-    for (i64 run = 0; run < runs; ++run) {
-        T* out = packed + run * taps * kTileCols<T>;
+    bool in_order = one_run && taps == w.volume;
+    for (i64 i = 0; i < w.volume; ++i) in_order = in_order && w.tap[i] == i;
+    const i64 prefetch = one_run ? kPrefetch<T> : 2 * w.channel_stride;
+    // Rows that do not exist repeat the last one; their sums are dropped.
+    const T* rows[kTileVecs][lanes];
+    for (int i = 0; i < kTileCols<T>; ++i) {
+        rows[i / lanes][i % lanes] =
+            w.w + min_of(row0 + i, p.rows - 1) * w.row_stride + begin * w.channel_stride;
+    }
+    const auto pack_run = [&](i64 run, int v) {
+        T* out = packed + run * taps * kTileCols<T> + v * lanes;
         i64 position = 0;
-        for (i64 k = 0; k < length; k += lanes) {
-            const i64 left = min_of(length - k, i64(lanes));
-            Vec<T> block[kTileVecs][lanes];
-#pragma GCC unroll 2
-            for (int v = 0; v < kTileVecs; ++v) {
-                const i64 first = row0 + v * lanes, last = max_of(p.rows - 1 - first, i64(0));
-                const T* src = w.w + min_of(first, p.rows - 1) * w.row_stride +
-                               (begin + run) * w.channel_stride + k;
+        const i64 ahead_of_line = one_run ? elements_to_line(rows[v][0], w.row_stride) : 0;
+        int count = 0;
+        for (i64 k = 0; k < length; k += count) {
+            count =
+                int(min_of(k == 0 && ahead_of_line > 0 ? ahead_of_line : i64(lanes), length - k));
+            const i64 from = run * w.channel_stride + k;
+            Vec<T> block[lanes];
 #pragma GCC unroll 16
-                for (int i = 0; i < lanes; ++i) {
-                    // Rows that do not exist repeat the last one; their sums are dropped.
-                    const T* row = src + min_of(i64(i), last) * w.row_stride;
-                    __builtin_prefetch(row + kPrefetch<T>);
-                    block[v][i] = left == lanes ? load(row) : load_partial(row, left);
-                }
-                transpose<T>(block[v]);
+            for (int i = 0; i < lanes; ++i) {
+                const T* row = rows[v][i] + from;
+                __builtin_prefetch(row + prefetch);
+                block[i] = count == lanes ? load(row) : load_partial(row, count);
             }
-            for (int i = 0; i < left; ++i) {
-                const i64 tap = w.tap[position];
-                if (tap >= 0) {
-                    store(out + tap * kTileCols<T>, block[0][i]);
-                    store(out + tap * kTileCols<T> + lanes, block[1][i]);
-                }
-                if (++position == w.volume) {
+            transpose<T>(block);
+            if (in_order && count == lanes) {
+#pragma GCC unroll 16
+                for (int i = 0; i < lanes; ++i) store(out + (k + i) * kTileCols<T>, block[i]);
+                continue;
+            }
+            for (int i = 0; i < count; ++i) {
+                const i64 tap = in_order ? k + i : w.tap[position];
+                if (tap >= 0) store(out + tap * kTileCols<T>, block[i]);
+                if (!in_order && ++position == w.volume) {
                     position = 0;
                     out += taps * kTileCols<T>;
                 }
             }
+        }
+    };
+    // In one run a vector's worth of rows to the end, then the next: often rows lie a multiple of
+    // the L1 cache's sets apart, and no more of them fit. In short runs, rows that are neighbours.
+    if (one_run) {
+        for (int v = 0; v < kTileVecs; ++v) pack_run(0, v);
+    } else {
+        for (i64 run = 0; run < runs; ++run) {
+            for (int v = 0; v < kTileVecs; ++v) pack_run(run, v);
         }
     }
 }
@@ -230,12 +262,14 @@ FUSEDNN_INLINE void sum_tile(const ConvProblem<T>& p, const TapBase<T>& base, co
         }
     }
     tiles[count - 1](base, tap_list, taps, accumulate, sums);
+    TapBase<T> part = base;
+    part.ahead = {};
     for (i64 l = 0; l < p.taps[2]; ++l) {
         const Span span = inside(p, p.offset[2][l]);
         const i64 begin = max_of(span.begin, x0), end = min_of(span.end, x0 + count);
         if (begin >= end || end - begin == count) continue;
         taps = add_taps(p, row.q0, row.q1, l, begin, tap_list, 0);
-        tiles[end - begin - 1](base, tap_list, taps, true, sums + (begin - x0) * kTileCols<T>);
+        tiles[end - begin - 1](part, tap_list, taps, true, sums + (begin - x0) * kTileCols<T>);
     }
 }
 
@@ -279,6 +313,20 @@ FUSEDNN_INLINE bool few_positions(const ConvProblem<T>& p) {
            p.depth() * kTileCols<T> * i64(sizeof(T)) > kPackedChunkBytes;
 }
 
+// What follows rows [row0, row0 + kTileCols) and channels [begin, end): part `part` of `parts` of
+// it.
+template <class T>
+FUSEDNN_INLINE Ahead<T> weights_ahead(const ConvProblem<T>& p, const ConvWeights<T>& w, i64 row0,
+                                      i64 end, i64 part, i64 parts) {
+    const bool same_rows = end < p.channels;
+    const i64 first = same_rows ? row0 : row0 + kTileCols<T>;
+    const i64 rows = min_of(p.rows - first, i64(kTileCols<T>));
+    if (rows <= 0) return {};
+    const i64 from = rows * part / parts;
+    return {w.w + (first + from) * w.row_stride + (same_rows ? end : 0) * w.channel_stride,
+            rows * (part + 1) / parts - from, w.row_stride, w.channel_stride};
+}
+
 template <class T>
 void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T* packed,
                        const T* bias) {
@@ -303,10 +351,14 @@ void run_few_positions(const ConvProblem<T>& p, const ConvWeights<T>& w, const T
             }
             for (i64 index = 0; index < grid_rows; ++index) {
                 const GridRow row = grid_row(p, index);
-                const TapBase<T> base{p.src + row.image * p.src_image + begin * p.src_plane, part,
-                                      end - begin, p.src_plane, channel_size};
+                TapBase<T> base{p.src + row.image * p.src_image + begin * p.src_plane, part,
+                                end - begin, p.src_plane, channel_size};
                 for (i64 panel = 0; panel < cut.count; ++panel) {
                     const i64 x0 = cut.start(panel);
+                    if (!packed) {
+                        base.ahead = weights_ahead(p, w, row0, end, index * cut.count + panel,
+                                                   grid_rows * cut.count);
+                    }
                     sum_tile(p, base, row, x0, cut.height(panel), begin > 0,
                              sums + (index * p.grid[2] + x0) * kTileCols<T>, tap_lists.slot(slot));
                 }

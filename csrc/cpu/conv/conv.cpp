@@ -15,7 +15,8 @@ namespace fusednn {
 namespace FUSEDNN_ISA {
 
 template <class T>
-ConvPacking conv_packing(const ConvParams& c) {
+ConvPacking conv_packing(const ConvParams& params) {
+    const ConvParams c = flattened(params);
     Workspace<i64> lists(forward_lists(c));
     if (c.algorithm == ConvAlgorithm::winograd) {
         const WinogradProblem<T> p =
@@ -32,7 +33,8 @@ ConvPacking conv_packing(const ConvParams& c) {
 }
 
 template <class T>
-void conv_pack(const ConvParams& c, const T* w, T* packed) {
+void conv_pack(const ConvParams& params, const T* w, T* packed) {
+    const ConvParams c = flattened(params);
     const ConvGroups groups = groups_of(c, false);
     if (c.algorithm == ConvAlgorithm::winograd) {
         WinogradProblem<T> p = winograd_problem<T>(c, false, nullptr, w, nullptr, nullptr);
@@ -52,7 +54,8 @@ void conv_pack(const ConvParams& c, const T* w, T* packed) {
 }
 
 template <class T>
-void conv_forward(const ConvParams& c, const T* x, const T* w, const T* bias, T* y) {
+void conv_forward(const ConvParams& params, const T* x, const T* w, const T* bias, T* y) {
+    const ConvParams c = flattened(params);
     const ConvGroups groups = groups_of(c, false);
     const T* packed = static_cast<const T*>(c.packed);
     if (c.algorithm == ConvAlgorithm::winograd) {

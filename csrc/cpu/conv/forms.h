@@ -26,7 +26,12 @@ FUSEDNN_INLINE bool prefer_channel_lanes(const ConvProblem<T>& p) {
         reached *= inside_axis / double(p.grid[axis]);
     }
     const double columns = double(p.columns()), depth = double(p.depth());
-    const double pixel_vectors = double(round_up(p.columns(), kLanes<T>) / kLanes<T>);
+    const bool packs_rows = p.columns() > kPanelsInRows * kTileCols<T>;
+    const i64 narrow =
+        packs_rows ? narrow_columns<T>(p.columns(), min_of(p.rows, i64(kTileRows)), p.depth()) : 0;
+    double pixel_vectors = double(ceil_div(p.columns() - narrow, i64(kLanes<T>)));
+    // A narrow tile does a column at a time, and no less than the latency of a multiply-add.
+    if (narrow) pixel_vectors += double(max_of(narrow, i64(4)) + 1) / kTileRows;
     const double pixels = pixel_vectors * (depth * double(p.rows + 6) + 40);
     // Few positions in a tile leave the multiply-add units waiting for their own results.
     const i64 tiles = ceil_div(p.grid[2], i64(kTileRows));

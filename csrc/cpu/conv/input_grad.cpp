@@ -224,7 +224,8 @@ void backward_input_product(const ConvParams& c, const Residues (&r)[3], const T
 }  // namespace
 
 template <class T>
-void conv_backward_input(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
+void conv_backward_input(const ConvParams& params, const T* dy, const T* w, const T* bias, T* dx) {
+    const ConvParams c = flattened(params);
     if (volume(c.in_size) == 0) return;
     if (c.algorithm == ConvAlgorithm::winograd &&
         run_winograd_groups(winograd_problem(c, true, dy, w, bias, dx), groups_of(c, true))) {

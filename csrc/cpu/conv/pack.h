@@ -52,6 +52,7 @@ template <class T>
 class ColumnTable {
   public:
     static constexpr i64 kMaxChunks = kTileCols<T>;
+    static constexpr i64 kRowsAhead = 12;
 
     struct Row {
         i64 offset;
@@ -150,9 +151,14 @@ class ColumnTable {
         const T* plane = p_.src + k0 / p_.tap_count() * p_.src_plane;
         const i64 step = p_.step[2];
         const int chunks = chunks_;
+        // Planes lie too far apart for the hardware to see what comes next.
+        const i64 ahead = max_of(kRowsAhead / p_.tap_count(), i64(1)) * p_.src_plane;
         for (i64 r = 0; r < kc; ++r, dst += kTileCols<T>) {
             const Row* row = rows_ + ij * kMaxChunks;
             const Col* col = cols_ + l * kMaxChunks;
+            for (int s = 0; l == 0 && s < chunks; ++s) {
+                __builtin_prefetch(plane + row[s].offset + col[s].offset + ahead);
+            }
             // Chunks are written from left to right with whole vectors; what runs over is
             // overwritten by the next chunk or row, or belongs to columns that do not exist.
             for (int s = 0; s < chunks; ++s) {

@@ -1,6 +1,8 @@
 #include "cpu/conv/pixel_lanes.h"
 
 #include "cpu/conv/pixel_tile.h"
+#include "cpu/conv/strip.h"
+#include "cpu/gemm/tile.h"
 #include "cpu/kernels.h"
 
 namespace fusednn {
@@ -58,8 +60,23 @@ struct PixelJob {
     const i64* packed_at;  // of each residue within a group
     i64 packed_group;
     const T* bias;
-    bool flat;  // one row of positions
+    bool flat;    // one row of positions
+    bool strips;  // 3 x 3 taps, as strip.h has them
 };
+
+template <class T>
+FUSEDNN_INLINE bool consecutive(const i64* offset) {
+    const i64 step = offset[1] - offset[0];
+    return (step == 1 || step == -1) && offset[2] - offset[1] == step;
+}
+
+// Whether strips can do it.
+template <class T>
+FUSEDNN_INLINE bool strips_apply(const ConvProblem<T>& p, i64 residues) {
+    return residues == 1 && p.rows == 1 && p.channels == 1 && p.taps[0] == 1 && p.taps[1] == 3 &&
+           p.taps[2] == 3 && consecutive<T>(p.offset[1]) && consecutive<T>(p.offset[2]) &&
+           p.dst_step[2] == 1 && p.grid[1] > 1;
+}
 
 // Where column x0 of a row block's first row goes: a buffer, or straight into dx.
 template <class T>
@@ -166,6 +183,53 @@ struct Patch {
 };
 
 template <class T>
+void run_strips(const PixelJob<T>& job, i64 group, i64 image, i64 q0, const Patch& patch,
+                T* plane) {
+    constexpr int lanes = kLanes<T>;
+    const ConvProblem<T>& p = job.problems[0];
+    const i64 rows = patch.row_end - patch.row_begin;
+    const i64 z = q0 * p.step[0] + p.offset[0][0];
+    const bool inside = z >= 0 && z < p.src_size[0];
+    const i64 row = patch.row_begin + min_of(p.offset[1][0], p.offset[1][2]);
+    const i64 lowest_col = min_of(p.offset[2][0], p.offset[2][2]);
+    // As they are packed: columns of taps, in the order of the problem.
+    const T* packed = job.packed + group * job.packed_group;
+    T weights[9];
+    for (int l = 0; l < 3; ++l) {
+        const int column = p.offset[2][0] == lowest_col ? l : 2 - l;
+        for (int k = 0; k < 3; ++k) weights[k * 3 + column] = packed[l * 3 + k];
+    }
+    Strip<T> s;
+    s.row_pitch = p.src_size[2];
+    s.row_begin = inside ? max_of(-row, i64(0)) : rows + 2;
+    s.row_end = p.src_size[1] - row;
+    s.weights = weights;
+    s.start = job.bias ? job.bias[group] : T(0);
+    s.out_row = p.dst_step[1] * p.dst_size[2];
+    s.rows = rows;
+    const auto run = [&](i64 x0, int vecs) {
+        s.before = -(x0 + lowest_col);
+        s.after = p.src_size[2] + s.before;
+        // Vectors between the first and the last are not masked.
+        if (vecs > 1 && (s.before > lanes || s.after < (vecs - 1) * lanes + 2)) return false;
+        s.src = p.src + group * job.groups.src + image * p.src_image +
+                (z * p.src_size[1] + row) * p.src_size[2] - s.before;
+        s.out = plane + patch.row_begin * s.out_row + x0;
+        s.cols = min_of(patch.col_end - x0, i64(vecs) * lanes);
+        const bool edge = s.before > 0 || s.after < vecs * lanes + 2;
+        strips<T>.entry[vecs - 1][edge](s);
+        return true;
+    };
+    const RowPanels cut(ceil_div(patch.col_end - patch.col_begin, i64(lanes)), kStripVecs);
+    for (i64 panel = 0; panel < cut.count; ++panel) {
+        const i64 x0 = patch.col_begin + cut.start(panel) * lanes;
+        const int vecs = cut.height(panel);
+        if (run(x0, vecs)) continue;
+        for (int v = 0; v < vecs; ++v) run(x0 + v * lanes, 1);
+    }
+}
+
+template <class T>
 void run_patch(const PixelJob<T>& job, i64 group, i64 image, const Channels& channels, i64 q0,
                const Patch& patch, T* buffer, i64* depth_lists) {
     const ConvProblem<T>& p = job.problems[0];
@@ -175,6 +239,7 @@ void run_patch(const PixelJob<T>& job, i64 group, i64 image, const Channels& cha
     T* plane = p.dst + group * job.groups.dst + image * p.dst_image + channels.first * p.dst_plane +
                (q0 * p.dst_step[0] + p.dst_start[0]) * p.dst_size[1] * p.dst_size[2] +
                p.dst_start[1] * p.dst_size[2];
+    if (job.strips) return run_strips(job, group, image, q0, patch, plane);
     for (i64 row = patch.row_begin; row < patch.row_end; row += block) {
         const i64 rows = min_of(block, patch.row_end - row);
         if (job.residues == 1 && p.dst_step[2] == 1) {
@@ -233,7 +298,7 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
         }
     }
     const PixelJob<T> job{problems,        residues,     groups, &runs, packed.get(),
-                          packed_at.get(), packed_group, bias,   flat};
+                          packed_at.get(), packed_group, bias,   flat,  strips_apply(p, residues)};
     const i64 parts = ceil_div(p.rows, kFewChannels);
     const i64 planes = p.batch * groups.count * parts * p.grid[0];
     // Few planes are cut into bands of rows.

@@ -70,6 +70,20 @@ FUSEDNN_INLINE i64 volume(const i64 (&size)[3]) {
     return size[0] * size[1] * size[2];
 }
 
+// A 1 x 1 kernel of step 1 sees no neighbours: its images may as well be single rows, which are cut
+// into vectors with fewer rests.
+FUSEDNN_INLINE ConvParams flattened(ConvParams c) {
+    bool pointwise = true;
+    for (int axis = 0; axis < 3; ++axis) {
+        pointwise = pointwise && c.kernel[axis] == 1 && c.stride[axis] == 1 && c.pad[axis] == 0 &&
+                    c.in_size[axis] == c.out_size[axis];
+    }
+    if (!pointwise) return c;
+    c.in_size[2] = c.out_size[2] = volume(c.in_size);
+    c.in_size[0] = c.in_size[1] = c.out_size[0] = c.out_size[1] = 1;
+    return c;
+}
+
 // The forward problem of group 0 and its weights; `lists` holds forward_lists(c) elements.
 template <class T>
 struct ForwardProblem {

@@ -91,12 +91,14 @@ FUSEDNN_INLINE void pack_a_block(const A& a, const RowPanels& panels, i64 k0, i6
     });
 }
 
+// Packing A costs one pass over it; so few panels of columns would not win that back.
+constexpr i64 kPanelsInRows = 4;
+
 template <class T, class A, class PackB, class Emit>
 FUSEDNN_INLINE void blocked_product(const Blocking& cut, i64 m, i64 n, i64 k, const A& a,
                                     const PackB& pack_b, const Emit& emit) {
     const RowPanels panels(m);
-    // Packing A costs one pass over it; a few panels of columns would not win that back.
-    const bool packed_a = !a.in_rows() || cut.col_panels > 4;
+    const bool packed_a = !a.in_rows() || cut.col_panels > kPanelsInRows;
     Workspace<T> a_work(packed_a ? m * cut.depth + kPackSlack<T> : 0);
     Workspace<T> b_work(cut.task_panels * cut.depth * kTileCols<T> + kTileCols<T>, cut.slots);
 
@@ -125,9 +127,17 @@ FUSEDNN_INLINE void blocked_product(const Blocking& cut, i64 m, i64 n, i64 k, co
                 for (i64 panel = panel_begin; panel < panel_end; ++panel) {
                     const i64 col0 = panel * kTileCols<T>;
                     const i64 cols = min_of(n - col0, i64(kTileCols<T>));
-                    emit(tile_function<T>(rows, cols, packed_a), kc, a_panel, a.row_stride(),
-                         b_block + (panel - panel_begin) * kc * kTileCols<T>, row0, rows, col0,
-                         cols, first, last);
+                    const i64 narrow = packed_a ? narrow_columns<T>(cols, panels.base, kc) : 0;
+                    const i64 wide = cols - narrow;
+                    const T* b_panel = b_block + (panel - panel_begin) * kc * kTileCols<T>;
+                    if (wide > 0) {
+                        emit(tile_function<T>(rows, wide, packed_a), kc, a_panel, a.row_stride(),
+                             b_panel, row0, rows, col0, wide, first, last);
+                    }
+                    if (narrow > 0) {
+                        emit(narrow_tile_function<T>(narrow), kc, a_panel, i64(rows),
+                             b_panel + wide, row0, rows, col0 + wide, narrow, first, last);
+                    }
                 }
             }
         });

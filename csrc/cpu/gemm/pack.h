@@ -19,6 +19,11 @@ FUSEDNN_INLINE void pack_rows(i64 k, int height, const T* a, i64 a_row, i64 a_co
     // What the vector loops leave to the exact one covers what their last stores spoil.
     const i64 vector_end = exact ? k - lanes : k;
     i64 p = 0;
+    const auto pack_exactly = [&](i64 end) {
+        for (; p < end; ++p) {
+            for (int r = 0; r < height; ++r) dst[p * height + r] = a[r * a_row + p * a_col];
+        }
+    };
     if (a_row == 1) {
         for (; p < vector_end; ++p) {
 #pragma GCC unroll 6
@@ -30,6 +35,7 @@ FUSEDNN_INLINE void pack_rows(i64 k, int height, const T* a, i64 a_row, i64 a_co
             }
         }
     } else if (a_col == 1) {
+        pack_exactly(min_of(elements_to_line(a, a_row), k));
         for (; p + lanes <= vector_end; p += lanes) {
             Vec<T> block[groups][lanes];
 #pragma GCC unroll 6
@@ -50,9 +56,7 @@ FUSEDNN_INLINE void pack_rows(i64 k, int height, const T* a, i64 a_row, i64 a_co
             }
         }
     }
-    for (; p < k; ++p) {
-        for (int r = 0; r < height; ++r) dst[p * height + r] = a[r * a_row + p * a_col];
-    }
+    pack_exactly(k);
 }
 
 // dst[p * kTileCols + j] = b[p * b_row + j * b_col] for j < cols <= kTileCols, p < k; the panel's
@@ -73,7 +77,15 @@ FUSEDNN_INLINE void pack_cols(i64 k, i64 cols, const T* b, i64 b_row, i64 b_col,
         return;
     }
     i64 p = 0;
+    const auto pack_exactly = [&](i64 end) {
+        for (; p < end; ++p) {
+            for (i64 j = 0; j < width; ++j) {
+                dst[p * width + j] = j < cols ? b[p * b_row + j * b_col] : T(0);
+            }
+        }
+    };
     if (b_row == 1) {
+        pack_exactly(min_of(elements_to_line(b, b_col), k));
         for (; p + lanes <= k; p += lanes) {
 #pragma GCC unroll 2
             for (int v = 0; v < kTileVecs; ++v) {
@@ -91,11 +103,7 @@ FUSEDNN_INLINE void pack_cols(i64 k, i64 cols, const T* b, i64 b_row, i64 b_col,
             }
         }
     }
-    for (; p < k; ++p) {
-        for (i64 j = 0; j < width; ++j) {
-            dst[p * width + j] = j < cols ? b[p * b_row + j * b_col] : T(0);
-        }
-    }
+    pack_exactly(k);
 }
 
 }  // namespace FUSEDNN_ISA

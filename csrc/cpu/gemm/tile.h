@@ -109,6 +109,31 @@ using TileFn = void (*)(i64, const T*, i64, const T*, i64, const TileOutput<T>&)
 template <class T>
 TileFn<T> tile_function(int rows, i64 cols, bool packed_a);
 
+// What is left of the columns behind the last whole vector may be a few: they would cost as much as
+// a vector of them. A narrow tile has the rows of A in its lanes instead, and the columns one by
+// one. Only where a vector holds most of a tile's rows, and the latency of a multiply-add is
+// hidden.
+#if defined(__AVX512F__)
+constexpr i64 kMostNarrow = 8;
+#else
+constexpr i64 kMostNarrow = 0;
+#endif
+constexpr i64 kNarrowTileRows = 10, kNarrowTileDepth = 64;  // at least
+
+// How many of the columns at the end of a panel go to a narrow tile.
+template <class T>
+FUSEDNN_INLINE i64 narrow_columns(i64 cols, i64 rows, i64 k) {
+    const i64 tail = cols % kLanes<T>;
+    const bool pays = tail <= kMostNarrow * i64(sizeof(float)) / i64(sizeof(T)) &&
+                      rows >= kNarrowTileRows && k >= kNarrowTileDepth;
+    return pays ? tail : 0;
+}
+
+// The tile of 1 <= cols <= kMostNarrow columns. A is packed; in the place of a_row it takes the
+// number of rows. What it reads behind a panel of A is not used.
+template <class T>
+TileFn<T> narrow_tile_function(i64 cols);
+
 // How `m` rows are cut into panels: as few as possible, heights differing by at most one, so that
 // no panel is much less efficient than the others.
 struct RowPanels {

@@ -13,17 +13,19 @@ void forward(const ConvParams& p, const T* x, const T* w, const T* bias, T* y) {
     const i64 plane = volume(p.in_size), pixels = volume(p.out_size);
     const i64 channels = p.in_channels / p.groups, outs = p.out_channels / p.groups;
     const i64 depth = channels * volume(p.kernel);
-    using Out = Output<T, ImageColumns<I>>;
-    using Product = Work<Strided<T, true>, Gather<T, I, false>, Out>;
+    using Value = Storage<T>;
+    using Out = Output<Value, ImageColumns<I>>;
+    using Product = Work<Strided<Value, true>, Gather<Value, I, false>, Out>;
     const SameShapes<Product> problem{
         {outs,
          p.batch * pixels,
          depth,
-         {w, outs * depth, depth, 1, wide_lines(w, depth)},
-         gather<false>(x, channels * plane, p.in_size, windows<I>(p, p.in_channels * plane),
-                       taps<I>(p, plane)),
-         {y, outs * pixels, pixels, image_columns<I>(p.out_size, p.out_channels * pixels),
-          wide_lines(y, pixels), bias, outs, nullptr, false, false}}};
+         {storage(w), outs * depth, depth, 1, wide_lines(w, depth)},
+         gather<false>(storage(x), channels * plane, p.in_size,
+                       windows<I>(p, p.in_channels * plane), taps<I>(p, plane)),
+         {storage(y), outs * pixels, pixels, image_columns<I>(p.out_size, p.out_channels * pixels),
+          wide_lines(y, pixels), storage(bias), outs, nullptr, false, false,
+          StorageOf<T>::format()}}};
     product<sizeof(I) == 8>("conv_forward", problem, p.groups);
 }
 
@@ -37,12 +39,13 @@ ConvPacking conv_packing(const ConvParams&) {
 template <class T>
 void conv_forward(const ConvParams& p, const T* x, const T* w, const T* bias, T* y) {
     if (is_depthwise(p)) return depthwise_forward(p, x, w, bias, y);
-    small(p) ? forward<T, int>(p, x, w, bias, y) : forward<T, i64>(p, x, w, bias, y);
+    FUSEDNN_BY_SIZE(T, p, forward, x, w, bias, y);
 }
 
 #define FUSEDNN_CONV(T)                                      \
     template ConvPacking conv_packing<T>(const ConvParams&); \
     template void conv_forward<T>(const ConvParams&, const T*, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CONV)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_CONV)
 
 }  // namespace fusednn::cuda

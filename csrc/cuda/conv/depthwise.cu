@@ -59,7 +59,7 @@ Depthwise<I> depthwise_of(const ConvParams& p) {
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads, 2)
     forward_kernel(Depthwise<I> p, i64 outputs, const T* __restrict__ x, const T* __restrict__ w,
-                   const T* __restrict__ bias, T* __restrict__ y) {
+                   const T* __restrict__ bias, T* __restrict__ y, Format<T> format) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < outputs; at += step) {
         const i64 line = at / p.w.out, slice = line / p.h.out, plane = slice / p.d.out;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const T* weights = w + channel * p.d.kernel * p.h.kernel * p.w.kernel;
         const I last_d = p.d.last_tap(start_d), last_h = p.h.last_tap(start_h);
         const I first_w = p.w.first_tap(start_w), last_w = p.w.last_tap(start_w);
-        T sum = bias ? bias[channel] : T(0);
+        Accumulate<T> sum = bias ? format.widen(bias[channel]) : Accumulate<T>(0);
         for (I td = p.d.first_tap(start_d); td < last_d; ++td) {
             for (I th = p.h.first_tap(start_h); th < last_h; ++th) {
                 const i64 row =
@@ -79,18 +79,19 @@ __global__ void __launch_bounds__(kThreads, 2)
                 const T* from = image + row * p.w.in + start_w;
                 const T* factors = weights + (i64(td) * p.h.kernel + th) * p.w.kernel;
                 for (I tw = first_w; tw < last_w; ++tw) {
-                    sum += factors[tw] * from[i64(tw) * p.w.dilation];
+                    sum += format.widen(factors[tw]) * format.widen(from[i64(tw) * p.w.dilation]);
                 }
             }
         }
-        y[at] = sum;
+        y[at] = format.narrow(sum);
     }
 }
 
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_input_kernel(Depthwise<I> p, i64 inputs, const T* __restrict__ dy,
-                          const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ dx) {
+                          const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ dx,
+                          Format<T> format) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     const i64 pixels = i64(p.d.out) * p.h.out * p.w.out;
     const i64 taps = i64(p.d.kernel) * p.h.kernel * p.w.kernel;
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const i64 group = plane % p.groups;
         const I last_d = p.d.last_reader(i_d), last_h = p.h.last_reader(i_h);
         const I first_w = p.w.first_reader(i_w), last_w = p.w.last_reader(i_w);
-        T sum = bias ? bias[group] : T(0);
+        Accumulate<T> sum = bias ? format.widen(bias[group]) : Accumulate<T>(0);
         for (i64 m = 0; m < p.multiplier; ++m) {
             const T* from = dy + (plane * p.multiplier + m) * pixels;
             const T* weights = w + (group * p.multiplier + m) * taps;
@@ -114,12 +115,13 @@ __global__ void __launch_bounds__(kThreads, 2)
                     const T* factors = weights + (i64(td) * p.h.kernel + th) * p.w.kernel;
                     for (I tw = first_w; tw < last_w; ++tw) {
                         const I out_w = p.w.reader(i_w, tw);
-                        if (out_w >= 0) sum += factors[tw] * row[out_w];
+                        if (out_w < 0) continue;
+                        sum += format.widen(factors[tw]) * format.widen(row[out_w]);
                     }
                 }
             }
         }
-        dx[at] = sum;
+        dx[at] = format.narrow(sum);
     }
 }
 
@@ -127,9 +129,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_weight_kernel(Depthwise<I> p, Lattice<I> windows, i64 weights, const T* __restrict__ x,
-                           const T* __restrict__ dy, T* __restrict__ dw) {
+                           const T* __restrict__ dy, T* __restrict__ dw, Format<T> format) {
     using U = typename Lattice<I>::U;
-    FUSEDNN_SHARED(T[kThreads], sums);
+    using Sum = Accumulate<T>;
+    FUSEDNN_SHARED(Sum[kThreads], sums);
     const I image[3] = {p.d.in, p.h.in, p.w.in};
     const i64 pixels = i64(p.d.out) * p.h.out * p.w.out, channels = p.groups * p.multiplier;
     const i64 plane = i64(p.d.in) * p.h.in * p.w.in, positions = p.batch * pixels;
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const I tap_h = I(line % p.h.kernel) * p.h.dilation;
         const I tap_d = I(slice % p.d.kernel) * p.d.dilation;
         const I tap = I((U(tap_d) * U(p.h.in) + U(tap_h)) * U(p.w.in) + U(tap_w));
-        T sum = T(0);
+        Sum sum = Sum(0);
         if (threadIdx.x < positions) {
             typename Lattice<I>::Digits at = windows.digits(threadIdx.x);
             for (i64 i = threadIdx.x; i < positions; i += kThreads) {
@@ -149,8 +152,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                 if (d >= 0 && d < p.d.in && h >= 0 && h < p.h.in && column >= 0 &&
                     column < p.w.in) {
                     const i64 pixel = (i64(at.d) * p.h.out + at.h) * p.w.out + at.w;
-                    sum += dy[(at.outer * channels + channel) * pixels + pixel] *
-                           x[group * plane + point.offset_with(tap)];
+                    sum += format.widen(dy[(at.outer * channels + channel) * pixels + pixel]) *
+                           format.widen(x[group * plane + point.offset_with(tap)]);
                 }
                 windows.advance(at);
             }
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             if (int(threadIdx.x) < half) sums[threadIdx.x] += sums[threadIdx.x + half];
             __syncthreads();
         }
-        if (threadIdx.x == 0) dw[weight] = sums[0];
+        if (threadIdx.x == 0) dw[weight] = format.narrow(sums[0]);
         __syncthreads();
     }
 }
@@ -172,39 +175,41 @@ void backward_weight(const ConvParams& p, const T* x, const T* dy, T* dw) {
     Lattice<I> lattice = windows<I>(p, p.in_channels * volume(p.in_size));
     if (!lattice.empty()) lattice.hop = lattice.digits(kThreads);
     launch("depthwise_backward_weight", {blocks_for(weights, 1), kThreads},
-           backward_weight_kernel<T, I>, depthwise_of<I>(p), lattice, weights, x, dy, dw);
+           backward_weight_kernel<Storage<T>, I>, depthwise_of<I>(p), lattice, weights, storage(x),
+           storage(dy), storage(dw), StorageOf<T>::format());
 }
 
 template <class T, class I>
 void forward(const ConvParams& p, const T* x, const T* w, const T* bias, T* y) {
     const i64 outputs = p.batch * p.out_channels * volume(p.out_size);
-    launch("depthwise_forward", {blocks_for(outputs, kThreads), kThreads}, forward_kernel<T, I>,
-           depthwise_of<I>(p), outputs, x, w, bias, y);
+    launch("depthwise_forward", {blocks_for(outputs, kThreads), kThreads},
+           forward_kernel<Storage<T>, I>, depthwise_of<I>(p), outputs, storage(x), storage(w),
+           storage(bias), storage(y), StorageOf<T>::format());
 }
 
 template <class T, class I>
 void backward_input(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx) {
     const i64 inputs = p.batch * p.in_channels * volume(p.in_size);
     launch("depthwise_backward_input", {blocks_for(inputs, kThreads), kThreads},
-           backward_input_kernel<T, I>, depthwise_of<I>(p), inputs, dy, w, bias, dx);
+           backward_input_kernel<Storage<T>, I>, depthwise_of<I>(p), inputs, storage(dy),
+           storage(w), storage(bias), storage(dx), StorageOf<T>::format());
 }
 
 }  // namespace
 
 template <class T>
 void depthwise_forward(const ConvParams& p, const T* x, const T* w, const T* bias, T* y) {
-    small(p) ? forward<T, int>(p, x, w, bias, y) : forward<T, i64>(p, x, w, bias, y);
+    FUSEDNN_BY_SIZE(T, p, forward, x, w, bias, y);
 }
 
 template <class T>
 void depthwise_backward_input(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx) {
-    small(p) ? backward_input<T, int>(p, dy, w, bias, dx)
-             : backward_input<T, i64>(p, dy, w, bias, dx);
+    FUSEDNN_BY_SIZE(T, p, backward_input, dy, w, bias, dx);
 }
 
 template <class T>
 void depthwise_backward_weight(const ConvParams& p, const T* x, const T* dy, T* dw) {
-    small(p) ? backward_weight<T, int>(p, x, dy, dw) : backward_weight<T, i64>(p, x, dy, dw);
+    FUSEDNN_BY_SIZE(T, p, backward_weight, x, dy, dw);
 }
 
 #define FUSEDNN_DEPTHWISE(T)                                                                   \
@@ -213,5 +218,6 @@ void depthwise_backward_weight(const ConvParams& p, const T* x, const T* dy, T* 
                                               T*);                                             \
     template void depthwise_backward_weight<T>(const ConvParams&, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_DEPTHWISE)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_DEPTHWISE)
 
 }  // namespace fusednn::cuda

@@ -13,12 +13,14 @@ namespace fusednn::cuda {
 
 namespace {
 
+// T: the storage type, HalfBits for both 16-bit floats.
 template <class T, class I>
 using InputGrad = Work<Gather<T, I, true>, Gather<T, I, false>, Output<T, ImageColumns<I>>>;
 
 // Stride 1, or the arrays of every class.
 template <class T, class I>
-InputGrad<T, I> whole(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx) {
+InputGrad<T, I> whole(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx,
+                      Format<T> format) {
     const i64 plane = volume(p.in_size), pixels = volume(p.out_size), taps = volume(p.kernel);
     const i64 channels = p.in_channels / p.groups, outs = p.out_channels / p.groups;
     Lattice<I> positions{}, shifts{};
@@ -35,7 +37,7 @@ InputGrad<T, I> whole(const ConvParams& p, const T* dy, const T* w, const T* bia
                          elements<I>(p.kernel, channels * taps)),
             gather<false>(dy, outs * pixels, p.out_size, positions, shifts),
             {dx, channels * plane, plane, image_columns<I>(p.in_size, p.in_channels * plane),
-             wide_lines(dx, plane), bias, channels, nullptr, false, false}};
+             wide_lines(dx, plane), bias, channels, nullptr, false, false, format}};
 }
 
 // One axis of the classes.
@@ -137,9 +139,11 @@ struct ClassProblem {
     }
 };
 
-template <class T, class I>
-void backward(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx) {
-    const InputGrad<T, I> all = whole<T, I>(p, dy, w, bias, dx);
+template <class Given, class I>
+void backward(const ConvParams& p, const Given* dy, const Given* w, const Given* bias, Given* dx) {
+    using T = Storage<Given>;
+    const InputGrad<T, I> all = whole<T, I>(p, storage(dy), storage(w), storage(bias), storage(dx),
+                                            StorageOf<Given>::format());
     constexpr bool general = sizeof(I) == 8;
     if (p.stride[0] == 1 && p.stride[1] == 1 && p.stride[2] == 1) {
         const SameShapes<InputGrad<T, I>> problem{all};
@@ -163,11 +167,12 @@ void backward(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx
 template <class T>
 void conv_backward_input(const ConvParams& p, const T* dy, const T* w, const T* bias, T* dx) {
     if (is_depthwise(p)) return depthwise_backward_input(p, dy, w, bias, dx);
-    small(p) ? backward<T, int>(p, dy, w, bias, dx) : backward<T, i64>(p, dy, w, bias, dx);
+    FUSEDNN_BY_SIZE(T, p, backward, dy, w, bias, dx);
 }
 
 #define FUSEDNN_CONV_INPUT(T) \
     template void conv_backward_input<T>(const ConvParams&, const T*, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CONV_INPUT)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_CONV_INPUT)
 
 }  // namespace fusednn::cuda

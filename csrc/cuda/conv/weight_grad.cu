@@ -16,17 +16,18 @@ void backward(const ConvParams& p, const T* x, const T* dy, T* dw) {
     const i64 plane = volume(p.in_size), pixels = volume(p.out_size);
     const i64 channels = p.in_channels / p.groups, outs = p.out_channels / p.groups;
     const i64 columns = channels * volume(p.kernel);
-    using Out = Output<T, PlainColumns>;
-    using Product = Work<Gather<T, I, true>, Gather<T, I, true>, Out>;
+    using Value = Storage<T>;
+    using Out = Output<Value, PlainColumns>;
+    using Product = Work<Gather<Value, I, true>, Gather<Value, I, true>, Out>;
     const SameShapes<Product> problem{
         {outs,
          columns,
          p.batch * pixels,
-         gather<true>(dy, outs * pixels, p.out_size, list<I>(pixels),
+         gather<true>(storage(dy), outs * pixels, p.out_size, list<I>(pixels),
                       elements<I>(p.out_size, p.out_channels * pixels)),
-         gather<true>(x, channels * plane, p.in_size, taps<I>(p, plane),
+         gather<true>(storage(x), channels * plane, p.in_size, taps<I>(p, plane),
                       windows<I>(p, p.in_channels * plane)),
-         {dw,
+         {storage(dw),
           outs * columns,
           columns,
           {},
@@ -35,7 +36,8 @@ void backward(const ConvParams& p, const T* x, const T* dy, T* dw) {
           0,
           nullptr,
           false,
-          false}}};
+          false,
+          StorageOf<T>::format()}}};
     product<sizeof(I) == 8>("conv_backward_weight", problem, p.groups);
 }
 
@@ -51,20 +53,21 @@ constexpr i64 kPartValues = 4096, kMostBiasParts = 256;
 template <class T, int kAcross>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(i64 outer, i64 channels, i64 inner, i64 part_values, i64 items,
-                const T* __restrict__ dy, T* __restrict__ parts) {
+                const T* __restrict__ dy, Accumulate<T>* __restrict__ parts, Format<T> format) {
+    using Sum = Accumulate<T>;
     constexpr int kDown = kThreads / kAcross;
-    FUSEDNN_SHARED(T[kThreads], sums);
+    FUSEDNN_SHARED(Sum[kThreads], sums);
     const int lane = int(threadIdx.x) % kAcross, row = int(threadIdx.x) / kAcross;
     const i64 tiles = (channels + kAcross - 1) / kAcross, values = outer * inner;
     for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
         const i64 part = item / tiles, channel = item % tiles * kAcross + lane;
         const i64 first = part * part_values + row;
         const i64 last = part * part_values + part_values;
-        T sum = T(0);
+        Sum sum = Sum(0);
         if (channel < channels) {
             i64 o = first / inner, i = first % inner;
             for (i64 v = first; v < last && v < values; v += kDown) {
-                sum += dy[(o * channels + channel) * inner + i];
+                sum += format.widen(dy[(o * channels + channel) * inner + i]);
                 i += kDown;
                 if (i >= inner) {  // once at most, unless lines are shorter than the step
                     o += i / inner;
@@ -85,12 +88,13 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    bias_parts(i64 channels, i64 count, const T* __restrict__ parts, T* __restrict__ db) {
+    bias_parts(i64 channels, i64 count, const Accumulate<T>* __restrict__ parts, T* __restrict__ db,
+               Format<T> format) {
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 c = i64(blockIdx.x) * blockDim.x + threadIdx.x; c < channels; c += step) {
-        T sum = T(0);
+        Accumulate<T> sum = Accumulate<T>(0);
         for (i64 part = 0; part < count; ++part) sum += parts[part * channels + c];
-        db[c] = sum;
+        db[c] = format.narrow(sum);
     }
 }
 
@@ -102,13 +106,17 @@ void sum_channels(i64 outer, i64 channels, i64 inner, const T* dy, T* db) {
     count = count < wanted ? count : wanted;
     count = count < 1 ? 1 : count < kMostBiasParts ? count : kMostBiasParts;
     const i64 part_values = tiles_of(values, count);
-    Workspace<T> parts(count > 1 ? count * channels : 0);
-    T* sums = count > 1 ? parts.get() : db;
-    launch("bias_grad", {blocks_for(tiles * count, 1), kThreads}, bias_kernel<T, kAcross>, outer,
-           channels, inner, part_values, tiles * count, dy, sums);
-    if (count > 1) {
-        launch("bias_parts", {blocks_for(channels, kThreads), kThreads}, bias_parts<T>, channels,
-               count, static_cast<const T*>(sums), db);
+    using Sum = Accumulate<T>;
+    constexpr auto format = StorageOf<T>::format();
+    // Sums of 16-bit floats are made and joined in float, even if there is but one part.
+    const bool in_place = count == 1 && std::is_same_v<T, Sum>;
+    Workspace<Sum> parts(in_place ? 0 : count * channels);
+    Sum* sums = in_place ? reinterpret_cast<Sum*>(db) : parts.get();
+    launch("bias_grad", {blocks_for(tiles * count, 1), kThreads}, bias_kernel<Storage<T>, kAcross>,
+           outer, channels, inner, part_values, tiles * count, storage(dy), sums, format);
+    if (!in_place) {
+        launch("bias_parts", {blocks_for(channels, kThreads), kThreads}, bias_parts<Storage<T>>,
+               channels, count, static_cast<const Sum*>(sums), storage(db), format);
     }
 }
 
@@ -117,7 +125,7 @@ void sum_channels(i64 outer, i64 channels, i64 inner, const T* dy, T* db) {
 template <class T>
 void conv_backward_weight(const ConvParams& p, const T* x, const T* dy, T* dw) {
     if (is_depthwise(p)) return depthwise_backward_weight(p, x, dy, dw);
-    small(p) ? backward<T, int>(p, x, dy, dw) : backward<T, i64>(p, x, dy, dw);
+    FUSEDNN_BY_SIZE(T, p, backward, x, dy, dw);
 }
 
 template <class T>
@@ -133,5 +141,6 @@ void bias_grad(i64 outer, i64 channels, i64 inner, const T* dy, T* db) {
     template void conv_backward_weight<T>(const ConvParams&, const T*, const T*, T*); \
     template void bias_grad<T>(i64, i64, i64, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_CONV_WEIGHT)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_CONV_WEIGHT)
 
 }  // namespace fusednn::cuda

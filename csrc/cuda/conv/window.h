@@ -1,6 +1,9 @@
 // The three products of a convolution as windows over images (cuda/gemm/tile.h), and the arithmetic
 // of its axes. Tap t of the window at output q reads input q * stride - pad + t * dilation.
 #pragma once
+#include <string>
+
+#include "core/errors.h"
 #include "cuda/gemm/product.h"
 
 namespace fusednn::cuda {
@@ -26,6 +29,21 @@ inline bool small(const ConvParams& p) {
            p.batch * p.out_channels * volume(p.out_size) < elements &&
            p.out_channels * (p.in_channels / p.groups) * volume(p.kernel) < elements;
 }
+
+// The host function `function`<T, index type> for the sizes of `p`. 16-bit floats have kernels with
+// 32-bit positions only.
+[[noreturn]] inline void refuse_large() {
+    throw NoKernel(std::string(current_op()) +
+                   ": no CUDA kernel for 16-bit floats of 2^31 elements and more");
+}
+#define FUSEDNN_BY_SIZE(T, p, function, ...) \
+    if (small(p)) {                          \
+        function<T, int>(p, __VA_ARGS__);    \
+    } else if constexpr (sizeof(T) == 2) {   \
+        refuse_large();                      \
+    } else {                                 \
+        function<T, i64>(p, __VA_ARGS__);    \
+    }
 
 template <class I>
 void set_axis(Lattice<I>& lattice, int axis, i64 size, i64 step, i64 start) {

@@ -29,13 +29,13 @@ __global__ void __launch_bounds__(kThreads)
 template <int kWide, class T>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(i64 size, i64 width, const i64* __restrict__ starts,
-                    const i64* __restrict__ order, const T* __restrict__ dy,
-                    const T* __restrict__ scale, T* __restrict__ dtable) {
+                    const i64* __restrict__ order, In<T> dy,
+                    const Accumulate<T>* __restrict__ scale, Out<T> dtable) {
     const i64 step = i64(gridDim.x) * blockDim.x * kWide;
     for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < size; at += step) {
         const i64 row = quotient(at, width), k = at - row * width;
         const i64 first = starts[row], last = starts[row + 1];
-        Wide<T, kWide> sum{};
+        Wide<Accumulate<T>, kWide> sum{};
         for (i64 i = first; i < last; ++i) {
             const auto v = load_wide<kWide>(dy + order[i] * width + k);
             for (int j = 0; j < kWide; ++j) sum.of[j] = i == first ? v.of[j] : sum.of[j] + v.of[j];
@@ -92,24 +92,26 @@ void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* 
     const i64 size = count * width;
     if (rows_of_packs<T>(width, table, y)) {
         launch("embedding_forward", {blocks_for(size, kThreads * wide), kThreads},
-               forward_kernel<wide, T>, size, width, ids, table, y);
+               forward_kernel<wide, Storage<T>>, size, width, ids, storage(table), storage(y));
     } else {
-        launch("embedding_forward", {blocks_for(size, kThreads), kThreads}, forward_kernel<1, T>,
-               size, width, ids, table, y);
+        launch("embedding_forward", {blocks_for(size, kThreads), kThreads},
+               forward_kernel<1, Storage<T>>, size, width, ids, storage(table), storage(y));
     }
 }
 
 template <class T>
 void embedding_backward(i64 rows, i64 width, const i64* starts, const i64* order, const T* dy,
-                        const T* scale, T* dtable) {
+                        const Accumulate<T>* scale, T* dtable) {
     constexpr int wide = Pack<T>::kSize;
     const i64 size = rows * width;
     if (rows_of_packs<T>(width, dy, dtable)) {
         launch("embedding_backward", {blocks_for(size, kThreads * wide), kThreads},
-               backward_kernel<wide, T>, size, width, starts, order, dy, scale, dtable);
+               backward_kernel<wide, Storage<T>>, size, width, starts, order, reading(dy), scale,
+               writing(dtable));
     } else {
-        launch("embedding_backward", {blocks_for(size, kThreads), kThreads}, backward_kernel<1, T>,
-               size, width, starts, order, dy, scale, dtable);
+        launch("embedding_backward", {blocks_for(size, kThreads), kThreads},
+               backward_kernel<1, Storage<T>>, size, width, starts, order, reading(dy), scale,
+               writing(dtable));
     }
 }
 
@@ -125,10 +127,15 @@ void embedding_starts(i64 rows, i64 count, const i64* keys, const i64* order, i6
            count, keys, order, starts, scale);
 }
 
-#define FUSEDNN_EMBEDDING(T)                                                                       \
-    template void embedding_forward<T>(i64, i64, const i64*, const T*, T*);                        \
-    template void embedding_backward<T>(i64, i64, const i64*, const i64*, const T*, const T*, T*); \
-    template void embedding_starts<T>(i64, i64, const i64*, const i64*, i64*, T*);
+#define FUSEDNN_EMBEDDING(T)                                                        \
+    template void embedding_forward<T>(i64, i64, const i64*, const T*, T*);         \
+    template void embedding_backward<T>(i64, i64, const i64*, const i64*, const T*, \
+                                        const Accumulate<T>*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_EMBEDDING)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_EMBEDDING)
+
+#define FUSEDNN_STARTS(T) \
+    template void embedding_starts<T>(i64, i64, const i64*, const i64*, i64*, T*);
+FUSEDNN_INSTANTIATE(FUSEDNN_STARTS)
 
 }  // namespace fusednn::cuda

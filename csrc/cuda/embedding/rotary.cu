@@ -14,8 +14,8 @@ constexpr int kThreads = 256;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    rotary_kernel(RotaryParams p, const T* __restrict__ x, const T* __restrict__ cos,
-                  const T* __restrict__ sin, const i64* __restrict__ rows, T* __restrict__ y) {
+    rotary_kernel(RotaryParams p, In<T> x, const Accumulate<T>* __restrict__ cos,
+                  const Accumulate<T>* __restrict__ sin, const i64* __restrict__ rows, Out<T> y) {
     const i64 half = p.rotated / 2, pairs = (p.width + 1) / 2;
     const i64 all = p.batch * p.heads * p.length * pairs, step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < all; at += step) {
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads)
         const i64 place = b * p.length + t, angle = (rows ? rows[place] : place) * half + k;
         const i64 first = begin + (p.interleaved ? 2 * k : k);
         const i64 second = p.interleaved ? first + 1 : first + half;
-        const T c = cos[angle], s = p.inverse ? -sin[angle] : sin[angle];
-        const T u = x[first], v = x[second];
+        const auto c = cos[angle], s = p.inverse ? -sin[angle] : sin[angle];
+        const auto u = x[first], v = x[second];
         y[first] = u * c - v * s;
         y[second] = u * s + v * c;
     }
@@ -40,14 +40,17 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <class T>
-void rotary(const RotaryParams& p, const T* x, const T* cos, const T* sin, const i64* rows, T* y) {
+void rotary(const RotaryParams& p, const T* x, const Accumulate<T>* cos, const Accumulate<T>* sin,
+            const i64* rows, T* y) {
     const i64 all = p.batch * p.heads * p.length * ((p.width + 1) / 2);
-    launch("rotary", {blocks_for(all, kThreads), kThreads}, rotary_kernel<T>, p, x, cos, sin, rows,
-           y);
+    launch("rotary", {blocks_for(all, kThreads), kThreads}, rotary_kernel<Storage<T>>, p,
+           reading(x), cos, sin, rows, writing(y));
 }
 
-#define FUSEDNN_ROTARY(T) \
-    template void rotary<T>(const RotaryParams&, const T*, const T*, const T*, const i64*, T*);
+#define FUSEDNN_ROTARY(T)                                                        \
+    template void rotary<T>(const RotaryParams&, const T*, const Accumulate<T>*, \
+                            const Accumulate<T>*, const i64*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_ROTARY)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_ROTARY)
 
 }  // namespace fusednn::cuda

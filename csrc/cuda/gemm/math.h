@@ -1,7 +1,8 @@
 // What a block does with a pair of tiles: which thread owns which sums, and how they grow.
 //
 // Exact: fused multiply-adds, each sum one chain in the order of the depth. Tensor: products of
-// factors with 10 bits of mantissa (TF32) on the tensor cores, added in float32.
+// factors with 10 bits of mantissa (TF32) on the tensor cores, added in float32. HalfTensor: exact
+// products of 16-bit floats on the tensor cores, added in float32.
 #pragma once
 #include "cuda/elementwise.h"
 #include "cuda/gemm/tile.h"
@@ -16,6 +17,7 @@ namespace fusednn::cuda {
 template <class T, int kRows_, int kColumns_, int kTileRows, int kTileColumns, int kBlocks_>
 struct Exact {
     using Value = T;
+    using Sum = T;
     static constexpr bool kTensor = false;
     static constexpr int kRows = kRows_, kColumns = kColumns_, kDepth = 8, kStages = 3;
     static constexpr int kRun = Pack<T>::kSize, kPad = kRun, kBlocks = kBlocks_;
@@ -32,7 +34,7 @@ struct Exact {
     }
 
     template <class TileA, class TileB>
-    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b) {
+    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b, Format<Value>) {
         const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross;
 #pragma unroll
         for (int p = 0; p < kDepth; ++p) {
@@ -85,12 +87,12 @@ FUSEDNN_DEVICE std::uint32_t near_tf32(float x) {
 }
 
 // Warps in a grid, each with kWarpRows x kWarpColumns sums in fragments of 16 x 8. A lane's place
-// in the fragments: PTX ISA, "Matrix Fragments for mma.m16n8k8".
+// in the fragments: PTX ISA, "Matrix Fragments for mma.m16n8k8" (and m16n8k16).
 template <int kRows_, int kColumns_, int kWarpRows, int kWarpColumns, int kBlocks_>
-struct Tensor {
-    using Value = float;
+struct WarpGrid {
+    using Sum = float;
     static constexpr bool kTensor = true;
-    static constexpr int kRows = kRows_, kColumns = kColumns_, kDepth = 16, kStages = 3;
+    static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = 3;
     static constexpr int kPad = 8, kBlocks = kBlocks_;
     static constexpr int kWarpsAcross = kColumns / kWarpColumns;
     static constexpr int kThreads = 32 * kWarpsAcross * (kRows / kWarpRows);
@@ -107,10 +109,44 @@ struct Tensor {
                 for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.0f;
     }
 
-    template <class TileA, class TileB>
-    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b) {
+    // put(row, column, values): two sums side by side.
+    template <class Put>
+    FUSEDNN_DEVICE void store(const Put& put) const {
         const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-        const int row0 = first_row() + g, column0 = first_column() + g;
+#pragma unroll
+        for (int i = 0; i < kDown; ++i)
+#pragma unroll
+            for (int j = 0; j < kAcross; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const float values[2] = {sum[i][j][2 * half], sum[i][j][2 * half + 1]};
+                    put(first_row() + i * 16 + g + 8 * half, first_column() + j * 8 + 2 * t,
+                        values);
+                }
+    }
+
+  protected:
+    FUSEDNN_DEVICE int first_row() const {
+        return int(threadIdx.x) / 32 / kWarpsAcross * kWarpRows;
+    }
+    FUSEDNN_DEVICE int first_column() const {
+        return int(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns;
+    }
+};
+
+template <int kRows, int kColumns, int kWarpRows, int kWarpColumns, int kBlocks>
+struct Tensor : WarpGrid<kRows, kColumns, kWarpRows, kWarpColumns, kBlocks> {
+    using Value = float;
+    using Grid = WarpGrid<kRows, kColumns, kWarpRows, kWarpColumns, kBlocks>;
+    static constexpr int kDepth = 16;
+    using Grid::kAcross;
+    using Grid::kDown;
+    using Grid::sum;
+
+    template <class TileA, class TileB>
+    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b, Format<Value>) {
+        const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+        const int row0 = this->first_row() + g, column0 = this->first_column() + g;
 #pragma unroll
         for (int p = 0; p < kDepth; p += 8) {
             std::uint32_t x[kDown][4], y[kAcross][2];
@@ -132,29 +168,58 @@ struct Tensor {
                 for (int j = 0; j < kAcross; ++j) mma_tf32(sum[i][j], x[i], y[j]);
         }
     }
+};
 
-    // put(row, column, values): two sums side by side.
-    template <class Put>
-    FUSEDNN_DEVICE void store(const Put& put) const {
-        const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-        for (int i = 0; i < kDown; ++i)
-#pragma unroll
-            for (int j = 0; j < kAcross; ++j)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const float values[2] = {sum[i][j][2 * half], sum[i][j][2 * half + 1]};
-                    put(first_row() + i * 16 + g + 8 * half, first_column() + j * 8 + 2 * t,
-                        values);
-                }
+// Four 8 x 8 matrices of a tile, 16 rows from `row` on and 16 of the depth from `depth` on:
+// matrices 0 and 1 are neighbours in the rows (kRowsFirst) or in the depth. As the fragments want
+// them, whichever way the tile lies.
+template <bool kRowsFirst, class Tile>
+FUSEDNN_DEVICE void load_quad(std::uint32_t (&r)[4], const Tile& tile, int row, int depth) {
+    const int lane = int(threadIdx.x) % 32, odd = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    row += kRowsFirst ? odd : high;
+    depth += kRowsFirst ? high : odd;
+    if constexpr (Tile::kByRow) {
+        load_matrix_x4(r, &tile.at(row + lane % 8, depth));
+    } else {
+        load_matrix_x4_transposed(r, &tile.at(row, depth + lane % 8));
     }
+}
 
-  private:
-    FUSEDNN_DEVICE int first_row() const {
-        return int(threadIdx.x) / 32 / kWarpsAcross * kWarpRows;
-    }
-    FUSEDNN_DEVICE int first_column() const {
-        return int(threadIdx.x) / 32 % kWarpsAcross * kWarpColumns;
+template <int kRows, int kColumns, int kWarpRows, int kWarpColumns, int kBlocks>
+struct HalfTensor : WarpGrid<kRows, kColumns, kWarpRows, kWarpColumns, kBlocks> {
+    using Value = HalfBits;
+    using Grid = WarpGrid<kRows, kColumns, kWarpRows, kWarpColumns, kBlocks>;
+    static constexpr int kDepth = 32;
+    using Grid::kAcross;
+    using Grid::kDown;
+    using Grid::sum;
+
+    template <class TileA, class TileB>
+    FUSEDNN_DEVICE void add(const TileA& a, const TileB& b, Format<Value> format) {
+#pragma unroll
+        for (int p = 0; p < kDepth; p += 16) {
+            std::uint32_t x[kDown][4], y[kAcross][2];
+#pragma unroll
+            for (int i = 0; i < kDown; ++i) load_quad<true>(x[i], a, this->first_row() + i * 16, p);
+#pragma unroll
+            for (int j = 0; j < kAcross; j += 2) {
+                std::uint32_t r[4];
+                load_quad<false>(r, b, this->first_column() + j * 8, p);
+                y[j][0] = r[0], y[j][1] = r[1];
+                y[j + 1][0] = r[2], y[j + 1][1] = r[3];
+            }
+            if (format.brain) {
+#pragma unroll
+                for (int i = 0; i < kDown; ++i)
+#pragma unroll
+                    for (int j = 0; j < kAcross; ++j) mma_bf16(sum[i][j], x[i], y[j]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < kDown; ++i)
+#pragma unroll
+                    for (int j = 0; j < kAcross; ++j) mma_f16(sum[i][j], x[i], y[j]);
+            }
+        }
     }
 };
 

@@ -22,6 +22,7 @@ struct ImageColumns {
 // Element (i, j) of batch z stands at data[z * batch + i * row + columns.offset(j)].
 template <class T, class Columns>
 struct Output {
+    using Value = T;
     T* data;
     i64 batch, row;
     Columns columns;
@@ -30,13 +31,15 @@ struct Output {
     i64 bias_batch;
     const T* col_bias;  // or null
     bool accumulate, relu;
+    Format<T> format;  // of all the product's arrays
 
     // What is stored at `to` for the sum of row i, column j.
-    FUSEDNN_DEVICE T finish(T sum, const T* to, i64 z, i64 i, i64 j) const {
-        if (accumulate) sum += *to;
-        if (row_bias) sum += row_bias[z * bias_batch + i];
-        if (col_bias) sum += col_bias[j];
-        return relu && sum < T(0) ? T(0) : sum;  // NaN stays
+    template <class Sum>
+    FUSEDNN_DEVICE T finish(Sum sum, const T* to, i64 z, i64 i, i64 j) const {
+        if (accumulate) sum += format.widen(*to);
+        if (row_bias) sum += format.widen(row_bias[z * bias_batch + i]);
+        if (col_bias) sum += format.widen(col_bias[j]);
+        return format.narrow(relu && sum < Sum(0) ? Sum(0) : sum);  // NaN stays
     }
 };
 

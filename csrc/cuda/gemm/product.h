@@ -54,25 +54,41 @@ struct ProductShared {
     i64 columns[Math::kColumns];  // offsets in the output
 };
 
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T)) Run {
+    T of[kCount];
+};
+
 // Stores sums that lie side by side: to the output, or to a part of the workspace.
-template <class T, class Work>
+template <class Sum, class Work>
 struct PutSums {
+    using T = typename Work::Out::Value;
     const Work& work;
     const i64* columns;
-    T* part;  // or null
+    Sum* part;  // or null
     T* out;
     i64 z, row0, column0;
 
     template <int kCount>
-    FUSEDNN_DEVICE void operator()(int row, int column, const T (&sums)[kCount]) const {
-        struct alignas(kCount * sizeof(T)) Run {
-            T of[kCount];
-        };
+    FUSEDNN_DEVICE void operator()(int row, int column, const Sum (&sums)[kCount]) const {
         const i64 i = row0 + row, j = column0 + column;
         if (i >= work.m || j >= work.n) return;
+        if constexpr (std::is_same_v<T, Sum>) {
+            put(i, j, column, sums);
+        } else if (part) {
+            put_part(part + i * work.n + j, j, sums);
+        } else {
+            put_out(out + i * work.out.row, i, j, column, sums);
+        }
+    }
+
+  private:
+    // One type: both in one, which takes fewer instructions.
+    template <int kCount>
+    FUSEDNN_DEVICE void put(i64 i, i64 j, int column, const T (&sums)[kCount]) const {
         T* line = part ? part + i * work.n : out + i * work.out.row;
         const bool whole = j + kCount <= work.n && (part ? work.n % kCount == 0 : work.out.wide);
-        Run run;
+        Run<T, kCount> run;
 #pragma unroll
         for (int e = 0; e < kCount; ++e) {
             if (j + e >= work.n) continue;
@@ -80,14 +96,41 @@ struct PutSums {
             run.of[e] = part ? sums[e] : work.out.finish(sums[e], to, z, i, j + e);
             if (!whole) *to = run.of[e];
         }
-        if (whole) *reinterpret_cast<Run*>(line + (part ? j : columns[column])) = run;
+        if (whole) *reinterpret_cast<Run<T, kCount>*>(line + (part ? j : columns[column])) = run;
+    }
+
+    template <int kCount>
+    FUSEDNN_DEVICE void put_part(Sum* to, i64 j, const Sum (&sums)[kCount]) const {
+        Run<Sum, kCount> run;
+        const bool whole = work.n % kCount == 0;
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) {
+            run.of[e] = sums[e];
+            if (!whole && j + e < work.n) to[e] = sums[e];
+        }
+        if (whole) *reinterpret_cast<Run<Sum, kCount>*>(to) = run;
+    }
+
+    template <int kCount>
+    FUSEDNN_DEVICE void put_out(T* line, i64 i, i64 j, int column,
+                                const Sum (&sums)[kCount]) const {
+        Run<T, kCount> run;
+        const bool whole = j + kCount <= work.n && work.out.wide;
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) {
+            if (j + e >= work.n) continue;
+            T* to = line + columns[column + e];
+            run.of[e] = work.out.finish(sums[e], to, z, i, j + e);
+            if (!whole) *to = run.of[e];
+        }
+        if (whole) *reinterpret_cast<Run<T, kCount>*>(line + columns[column]) = run;
     }
 };
 
 // One tile of one batch, the depth [first, last).
 template <class Math, class Work>
 FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work, i64 z, i64 row0,
-                                 i64 column0, i64 first, i64 last, typename Math::Value* part) {
+                                 i64 column0, i64 first, i64 last, typename Math::Sum* part) {
     using T = typename Math::Value;
     using A = typename Work::A;
     using B = typename Work::B;
@@ -134,18 +177,18 @@ FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work,
                                            {column0, columns, depth0, last});
         }
         copy_async_commit();
-        if (step >= 0) math.add(s.a[step % kStages], s.b[step % kStages]);
+        if (step >= 0) math.add(s.a[step % kStages], s.b[step % kStages], work.out.format);
     }
     copy_async_wait<0>();
-    math.store(PutSums<T, Work>{work, s.columns, part, work.out.data + z * work.out.batch, z, row0,
-                                column0});
+    math.store(PutSums<typename Math::Sum, Work>{
+        work, s.columns, part, work.out.data + z * work.out.batch, z, row0, column0});
     __syncthreads();
 }
 
 // `parts`: (batches, splits, m, n), or null without splits.
 template <class Math, class Problem>
 __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
-    product_kernel(Problem problem, ProductGrid grid, i64 items, typename Math::Value* parts) {
+    product_kernel(Problem problem, ProductGrid grid, i64 items, typename Math::Sum* parts) {
     using Work = typename Problem::Work;
     using Shared = ProductShared<Math, Work>;
     FUSEDNN_DYNAMIC_SHARED(Shared, s);
@@ -164,23 +207,24 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
             const Work& work = problem.work;
             const i64 first = split * grid.split_depth;
             const i64 last = first + grid.split_depth < work.k ? first + grid.split_depth : work.k;
-            typename Math::Value* part = parts ? parts + batch_split * work.m * work.n : nullptr;
+            typename Math::Sum* part = parts ? parts + batch_split * work.m * work.n : nullptr;
             product_tile<Math>(s, work, z, row0, column0, first, last, part);
         }
     }
 }
 
 // Adds the parts of the depth, in order.
-template <class Work, class T>
+template <class Work, class Sum>
 __global__ void __launch_bounds__(kElementThreads)
-    add_parts(Work work, i64 size, i64 splits, const T* __restrict__ parts) {
+    add_parts(Work work, i64 size, i64 splits, const Sum* __restrict__ parts) {
     const i64 matrix = work.m * work.n, step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
         const i64 z = at / matrix, i = at % matrix / work.n, j = at % work.n;
-        const T* part = parts + z * splits * matrix + at % matrix;
-        T sum = T(0);
+        const Sum* part = parts + z * splits * matrix + at % matrix;
+        Sum sum = Sum(0);
         for (i64 split = 0; split < splits; ++split) sum += part[split * matrix];
-        T* to = work.out.data + z * work.out.batch + i * work.out.row + work.out.columns.offset(j);
+        typename Work::Out::Value* to =
+            work.out.data + z * work.out.batch + i * work.out.row + work.out.columns.offset(j);
         *to = work.out.finish(sum, to, z, i, j);
     }
 }
@@ -198,10 +242,10 @@ inline i64 tiles_of(i64 size, i64 tile) {
     return (size + tile - 1) / tile;
 }
 
-// planned_m: the rows that the cut of the depth is chosen by.
+// whole_m: the rows by which the cut of the depth is chosen.
 template <class Math, class Problem>
-void launch_product(const char* name, Problem problem, i64 batches, i64 planned_m) {
-    using T = typename Math::Value;
+void launch_product(const char* name, Problem problem, i64 batches, i64 whole_m) {
+    using Sum = typename Math::Sum;
     using Work = typename Problem::Work;
     Work& work = problem.work;
     if (work.m == 0 || work.n == 0 || batches == 0) return;
@@ -209,7 +253,7 @@ void launch_product(const char* name, Problem problem, i64 batches, i64 planned_
     work.b.prepare(Math::kDepth);
     ProductGrid grid{batches, tiles_of(work.m, Math::kRows), tiles_of(work.n, Math::kColumns), 1,
                      work.k};
-    const i64 planned = batches * tiles_of(planned_m, Math::kRows) * grid.column_tiles;
+    const i64 planned = batches * tiles_of(whole_m, Math::kRows) * grid.column_tiles;
     if (!Problem::kVaries && planned < kFewBlocks) {
         const i64 wanted = tiles_of(kFullGrid, planned), most = work.k / kPartDepth;
         i64 splits = wanted < most ? wanted : most;
@@ -220,12 +264,12 @@ void launch_product(const char* name, Problem problem, i64 batches, i64 planned_
         }
     }
     const i64 size = batches * work.m * work.n;
-    Workspace<T> parts(grid.splits > 1 ? size * grid.splits : 0);
+    Workspace<Sum> parts(grid.splits > 1 ? size * grid.splits : 0);
     launch(name, {blocks_for(grid.items(), 1), Math::kThreads, sizeof(ProductShared<Math, Work>)},
            product_kernel<Math, Problem>, problem, grid, grid.items(), parts.get());
     if (grid.splits > 1) {
         launch("add_parts", {blocks_for(size, kElementThreads), kElementThreads},
-               add_parts<Work, T>, work, size, grid.splits, static_cast<const T*>(parts.get()));
+               add_parts<Work, Sum>, work, size, grid.splits, static_cast<const Sum*>(parts.get()));
     }
 }
 
@@ -238,40 +282,50 @@ using ExactGeneral = Exact<float, 64, 64, 8, 4, 2>;
 using ExactDoubleGeneral = Exact<double, 64, 64, 4, 4, 1>;
 using TensorLarge = Tensor<128, 64, 64, 32, 3>;
 using TensorSmall = Tensor<64, 64, 32, 32, 4>;
+using HalfLarge = HalfTensor<128, 128, 64, 64, 2>;
+using HalfSmall = HalfTensor<64, 64, 32, 32, 4>;
 
 // Large tiles read least; with few of them most of a GPU would have nothing to do.
 constexpr i64 kLargeTiles = 64;
 
-inline bool large_tiles(i64 m, i64 n, i64 batches) {
-    return m > 64 && n > 64 && tiles_of(m, 128) * tiles_of(n, 64) * batches >= kLargeTiles;
+inline bool large_tiles(i64 m, i64 n, i64 batches, i64 columns = 64) {
+    return m > 64 && n > 64 && tiles_of(m, 128) * tiles_of(n, columns) * batches >= kLargeTiles;
 }
 
 // out = finish(A B) for `batches` batches. kGeneral: an index type for whatever size, slower.
 // Batches that vary need their registers for themselves: small tiles.
 template <bool kGeneral, class Problem>
-void product(const char* name, const Problem& problem, i64 batches, i64 planned_m) {
+void product(const char* name, const Problem& problem, i64 batches, i64 whole_m) {
     using T = typename Problem::Work::A::Value;
-    const i64 m = planned_m, n = problem.work.n;
+    const i64 m = whole_m, n = problem.work.n;
     if constexpr (sizeof(T) == 8) {
         using Math = std::conditional_t<kGeneral, ExactDoubleGeneral, ExactDouble>;
-        launch_product<Math>(name, problem, batches, planned_m);
+        launch_product<Math>(name, problem, batches, whole_m);
+    } else if constexpr (sizeof(T) == 2) {
+        static_assert(!kGeneral, "16-bit floats have no kernels with 64-bit positions");
+        if constexpr (!Problem::kVaries) {
+            if (large_tiles(m, n, batches, HalfLarge::kColumns)) {
+                return launch_product<HalfLarge>(name, problem, batches, whole_m);
+            }
+        }
+        launch_product<HalfSmall>(name, problem, batches, whole_m);
     } else if constexpr (kGeneral) {
-        launch_product<ExactGeneral>(name, problem, batches, planned_m);
+        launch_product<ExactGeneral>(name, problem, batches, whole_m);
     } else if (float32_precision() == Float32Precision::high) {
         if constexpr (!Problem::kVaries) {
             if (large_tiles(m, n, batches)) {
-                return launch_product<TensorLarge>(name, problem, batches, planned_m);
+                return launch_product<TensorLarge>(name, problem, batches, whole_m);
             }
         }
-        launch_product<TensorSmall>(name, problem, batches, planned_m);
+        launch_product<TensorSmall>(name, problem, batches, whole_m);
     } else {
-        if (m <= 32) return launch_product<ExactFlat>(name, problem, batches, planned_m);
+        if (m <= 32) return launch_product<ExactFlat>(name, problem, batches, whole_m);
         if constexpr (!Problem::kVaries) {
             if (large_tiles(m, n, batches)) {
-                return launch_product<ExactLarge>(name, problem, batches, planned_m);
+                return launch_product<ExactLarge>(name, problem, batches, whole_m);
             }
         }
-        launch_product<ExactSmall>(name, problem, batches, planned_m);
+        launch_product<ExactSmall>(name, problem, batches, whole_m);
     }
 }
 

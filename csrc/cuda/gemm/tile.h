@@ -15,7 +15,7 @@ template <class T, int kRows_, int kDepth_, int kPad, bool kByRow_>
 struct alignas(16) Tile {
     static constexpr int kRows = kRows_, kDepth = kDepth_;
     static constexpr bool kByRow = kByRow_;
-    T of[kByRow ? kRows : kDepth][kByRow ? kDepth + 4 : kRows + kPad];
+    T of[kByRow ? kRows : kDepth][kByRow ? kDepth + 16 / int(sizeof(T)) : kRows + kPad];
 
     FUSEDNN_DEVICE T& at(int row, int depth) {
         return of[kByRow ? row : depth][kByRow ? depth : row];
@@ -43,6 +43,28 @@ struct Lane {
         : depth(int(threadIdx.x) / (kAlong ? 1 : kStep) % Tile::kDepth),
           row(kAlong ? int(threadIdx.x) / Tile::kDepth : int(threadIdx.x) % kStep) {}
 };
+
+// The elements of a tile that a thread copies, one by one: find(row) points to an element, or to
+// null for a zero. Asynchronous copies move four bytes at least: elements of two are loaded and
+// stored, eight of them under way at once.
+template <class Tile, class Mine, class Find>
+FUSEDNN_DEVICE void copy_halves(Tile& tile, const Mine& mine, const Find& find) {
+    constexpr int kAtOnce = 8;
+    static_assert(Tile::kRows / Mine::kStep % kAtOnce == 0, "every thread has all of them");
+#pragma unroll 1
+    for (int first = mine.row; first < Tile::kRows; first += Mine::kStep * kAtOnce) {
+        std::uint16_t got[kAtOnce];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+            const HalfBits* from = find(first + k * Mine::kStep);
+            got[k] = from ? from->bits : std::uint16_t(0);
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+            tile.at(first + k * Mine::kStep, mine.depth).bits = got[k];
+        }
+    }
+}
 
 // ---- matrices in memory
 // --------------------------------------------------------------------------
@@ -91,17 +113,32 @@ struct Strided {
         }
     }
 
+    struct Find {
+        const T* from;
+        i64 row;
+        int rows;  // that exist
+        FUSEDNN_DEVICE const T* operator()(int r) const {
+            return r < rows ? from + r * row : nullptr;
+        }
+    };
+
     template <int kThreads, class Tile>
     FUSEDNN_DEVICE void copy_single(Tile& tile, const T* base, const TileEdges& edges) const {
         using Mine = Lane<Tile, kThreads, kAlong>;
         const Mine mine;
         const bool real = edges.depth0 + mine.depth < edges.depth_end;
-        const T* from = base + (edges.row0 + mine.row) * row + (edges.depth0 + mine.depth) * depth;
+        if constexpr (sizeof(T) == 2) {
+            const T* first = base + edges.row0 * row + (edges.depth0 + mine.depth) * depth;
+            copy_halves(tile, mine, Find{first, row, real ? edges.rows : 0});
+        } else {
+            const T* from =
+                base + (edges.row0 + mine.row) * row + (edges.depth0 + mine.depth) * depth;
 #pragma unroll 2
-        for (int r = mine.row; r < Tile::kRows; r += Mine::kStep, from += Mine::kStep * row) {
-            const bool inside = real && r < edges.rows;
-            copy_async<sizeof(T)>(&tile.at(r, mine.depth), inside ? from : base,
-                                  inside ? int(sizeof(T)) : 0);
+            for (int r = mine.row; r < Tile::kRows; r += Mine::kStep, from += Mine::kStep * row) {
+                const bool inside = real && r < edges.rows;
+                copy_async<sizeof(T)>(&tile.at(r, mine.depth), inside ? from : base,
+                                      inside ? int(sizeof(T)) : 0);
+            }
         }
     }
 };
@@ -193,6 +230,19 @@ struct Gather {
                row.h + depth.h < image[1] && row.w + depth.w >= 0 && row.w + depth.w < image[2];
     }
 
+    struct Find {
+        const Gather& source;
+        const T* base;
+        const Row* contexts;
+        const Point<I>& depth;
+        int rows;  // that exist
+        FUSEDNN_DEVICE const T* operator()(int r) const {
+            if (r >= rows) return nullptr;
+            const Row row = contexts[r];
+            return source.inside(row, depth) ? base + row.offset_with(depth.offset) : nullptr;
+        }
+    };
+
     template <int kThreads, class Tile>
     FUSEDNN_DEVICE void copy(Tile& tile, const T* base, const Row* contexts, State& state,
                              const TileEdges& edges) const {
@@ -201,16 +251,21 @@ struct Gather {
         const Point<I> depth = depths.point(state, image);
         depths.advance(state);
         const bool real = edges.depth0 + mine.depth < edges.depth_end;
+        if constexpr (sizeof(T) == 2) {
+            const Find find{*this, base, contexts, depth, real ? edges.rows : 0};
+            copy_halves(tile, mine, find);
+        } else {
 #pragma unroll 2
-        for (int r = mine.row; r < Tile::kRows; r += Mine::kStep) {
-            bool take = real && r < edges.rows;
-            const T* from = base;
-            if (take) {
-                const Row row = contexts[r];
-                take = inside(row, depth);
-                if (take) from += row.offset_with(depth.offset);
+            for (int r = mine.row; r < Tile::kRows; r += Mine::kStep) {
+                bool take = real && r < edges.rows;
+                const T* from = base;
+                if (take) {
+                    const Row row = contexts[r];
+                    take = inside(row, depth);
+                    if (take) from += row.offset_with(depth.offset);
+                }
+                copy_async<sizeof(T)>(&tile.at(r, mine.depth), from, take ? int(sizeof(T)) : 0);
             }
-            copy_async<sizeof(T)>(&tile.at(r, mine.depth), from, take ? int(sizeof(T)) : 0);
         }
     }
 };

@@ -16,14 +16,21 @@ namespace fusednn::cuda {
 
 namespace {
 
+// Arrays that may be one and the same, so without the promise of In and Out.
+template <class T>
+using Shared = std::conditional_t<sizeof(T) == 2, HalfIn, const T*>;
+template <class T>
+using SharedOut = std::conditional_t<sizeof(T) == 2, HalfOut, T*>;
+
 template <int kTeam, int kWide, class T>
 __global__ void __launch_bounds__(kRowThreads)
-    forward_rows(LayerNormParams p, const T* x, const T* residual, const T* __restrict__ weight,
-                 const T* __restrict__ bias, T* sum, T* y, T* stats) {
+    forward_rows(LayerNormParams p, Shared<T> x, Shared<T> residual, In<T> weight, In<T> bias,
+                 SharedOut<T> sum, SharedOut<T> y, Accumulate<T>* stats) {
+    using Sum = Accumulate<T>;
     for (i64 first = first_row<kTeam>(); first < p.rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, p.rows, p.size);
         const i64 begin = team.row * p.size;
-        const T* row = x + begin;
+        auto row = x + begin;
         if (residual) {  // what a thread writes here only it reads
             team.each([&](i64 k) {
                 auto v = load_wide<kWide>(row + k);
@@ -33,7 +40,7 @@ __global__ void __launch_bounds__(kRowThreads)
             });
             row = sum + begin;
         }
-        const Center<T> center = row_center<T>(team, row, p.rms, p.eps);
+        const Center<Sum> center = row_center<Sum>(team, row, p.rms, p.eps);
         if (team.live && team.lane == 0) store_center(center, stats, p.rows, team.row);
         team.each([&](i64 k) {
             auto v = load_wide<kWide>(row + k);
@@ -53,12 +60,13 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <int kTeam, int kWide, class T>
 __global__ void __launch_bounds__(kRowThreads)
-    backward_rows(LayerNormParams p, const T* __restrict__ dy, const T* __restrict__ x,
-                  const T* __restrict__ weight, const T* __restrict__ stats, T* __restrict__ dx) {
+    backward_rows(LayerNormParams p, In<T> dy, In<T> x, In<T> weight,
+                  const Accumulate<T>* __restrict__ stats, Out<T> dx) {
+    using Sum = Accumulate<T>;
     for (i64 first = first_row<kTeam>(); first < p.rows; first += row_step<kTeam>()) {
         const RowTeam<kTeam, kWide> team(first, p.rows, p.size);
         const i64 begin = team.row * p.size;
-        const auto center = Center<T>::of(stats, p.rows, team.row);
+        const auto center = Center<Sum>::of(stats, p.rows, team.row);
         const auto weighted = [&](i64 k) {
             auto g = load_wide<kWide>(dy + begin + k);
             if (weight) {
@@ -75,8 +83,8 @@ __global__ void __launch_bounds__(kRowThreads)
             for (int i = 0; i < kWide; ++i) g.of[i] *= center(v.of[i]);
             sum_gx += wide_sum<kWide>(g);
         });
-        const T mean_g = p.rms ? T(0) : T(team.all(sum_g, Add()) / double(p.size));
-        const T mean_gx = T(team.all(sum_gx, Add()) / double(p.size));
+        const Sum mean_g = p.rms ? Sum(0) : Sum(team.all(sum_g, Add()) / double(p.size));
+        const Sum mean_gx = Sum(team.all(sum_gx, Add()) / double(p.size));
         team.each([&](i64 k) {
             auto g = weighted(k);
             const auto v = load_wide<kWide>(x + begin + k);
@@ -90,19 +98,21 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <class T>
 struct WeightTerms {
-    const T *dy, *x, *stats;
+    using Sum = Accumulate<T>;
+    Shared<T> dy, x;
+    const Sum* stats;
     i64 rows;
-    FUSEDNN_DEVICE void operator()(i64 at, i64 row, i64, T (&v)[2]) const {
+    FUSEDNN_DEVICE void operator()(i64 at, i64 row, i64, Sum (&v)[2]) const {
         v[0] = dy[at];
-        v[1] = dy[at] * Center<T>::of(stats, rows, row)(x[at]);
+        v[1] = dy[at] * Center<Sum>::of(stats, rows, row)(x[at]);
     }
 };
 template <class T>
 struct StoreWeight {
-    T *dw, *db;
+    SharedOut<T> dw, db;
     FUSEDNN_DEVICE void operator()(i64 k, const double (&sum)[2]) const {
-        if (db) db[k] = T(sum[0]);
-        if (dw) dw[k] = T(sum[1]);
+        if (db) db[k] = Accumulate<T>(sum[0]);
+        if (dw) dw[k] = Accumulate<T>(sum[1]);
     }
 };
 
@@ -110,36 +120,40 @@ struct StoreWeight {
 
 template <class T>
 void layer_norm_forward(const LayerNormParams& p, const T* x, const T* residual, const T* weight,
-                        const T* bias, T* sum, T* y, T* stats) {
+                        const T* bias, T* sum, T* y, Accumulate<T>* stats) {
     const bool packs = rows_of_packs<T>(p.size, x, residual, weight, bias, sum, y);
     with_team<T>(p.size, packs, [&](auto team, auto wide) {
         constexpr int threads = decltype(team)::value;
         launch("layer_norm_forward", row_shape<threads>(p.rows),
-               forward_rows<threads, decltype(wide)::value, T>, p, x, residual, weight, bias, sum,
-               y, stats);
+               forward_rows<threads, decltype(wide)::value, Storage<T>>, p, reading(x),
+               reading(residual), reading(weight), reading(bias), writing(sum), writing(y), stats);
     });
 }
 
 template <class T>
 void layer_norm_backward(const LayerNormParams& p, const T* dy, const T* x, const T* weight,
-                         const T* stats, T* dx, T* dw, T* db) {
+                         const Accumulate<T>* stats, T* dx, T* dw, T* db) {
     const bool packs = rows_of_packs<T>(p.size, dy, x, weight, dx);
     with_team<T>(p.size, packs, [&](auto team, auto wide) {
         constexpr int threads = decltype(team)::value;
         launch("layer_norm_backward", row_shape<threads>(p.rows),
-               backward_rows<threads, decltype(wide)::value, T>, p, dy, x, weight, stats, dx);
+               backward_rows<threads, decltype(wide)::value, Storage<T>>, p, reading(dy),
+               reading(x), reading(weight), stats, writing(dx));
     });
     if (dw || db) {
-        sum_channels<2, T>("layer_norm_backward", {p.rows, p.size, 1},
-                           WeightTerms<T>{dy, x, stats, p.rows}, StoreWeight<T>{dw, db});
+        using Value = Storage<T>;
+        sum_channels<2, Accumulate<T>>("layer_norm_backward", {p.rows, p.size, 1},
+                                       WeightTerms<Value>{reading(dy), reading(x), stats, p.rows},
+                                       StoreWeight<Value>{writing(dw), writing(db)});
     }
 }
 
 #define FUSEDNN_LAYER_NORM(T)                                                                  \
     template void layer_norm_forward<T>(const LayerNormParams&, const T*, const T*, const T*,  \
-                                        const T*, T*, T*, T*);                                 \
+                                        const T*, T*, T*, Accumulate<T>*);                     \
     template void layer_norm_backward<T>(const LayerNormParams&, const T*, const T*, const T*, \
-                                         const T*, T*, T*, T*);
+                                         const Accumulate<T>*, T*, T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_LAYER_NORM)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_LAYER_NORM)
 
 }  // namespace fusednn::cuda

@@ -157,8 +157,7 @@ void RecurrentSteps<T>::input_gates(i64 begin, i64 end, T* gates) const {
     g.c = gates;
     g.ldc = p_.gates_row;
     g.col_bias = p_.b_ih && !norm_ ? bias_.get() : nullptr;
-    g.planned_m = p_.rows;
-    gemm(g);
+    gemm_part(g, p_.rows);
 }
 
 template <class T>

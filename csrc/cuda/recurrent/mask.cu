@@ -12,12 +12,13 @@ constexpr int kThreads = 256;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    mask_kernel(i64 size, i64 repeat, i64 inner, const T* x, const T* __restrict__ mask, T* y) {
+    mask_kernel(i64 size, i64 repeat, i64 inner, In<T> x, In<T> mask, Out<T> y) {
+    using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
         const i64 row = quotient(at, inner), o = quotient(row, repeat);
-        const T factor = mask[o * inner + (at - row * inner)];
-        y[at] = factor != T(0) ? x[at] * factor : T(0);
+        const Sum factor = mask[o * inner + (at - row * inner)];
+        y[at] = factor != Sum(0) ? x[at] * factor : Sum(0);
     }
 }
 
@@ -26,11 +27,12 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void apply_mask(i64 outer, i64 repeat, i64 inner, const T* x, const T* mask, T* y) {
     const i64 size = outer * repeat * inner;
-    launch("apply_mask", {blocks_for(size, kThreads), kThreads}, mask_kernel<T>, size, repeat,
-           inner, x, mask, y);
+    launch("apply_mask", {blocks_for(size, kThreads), kThreads}, mask_kernel<Storage<T>>, size,
+           repeat, inner, reading(x), reading(mask), writing(y));
 }
 
 #define FUSEDNN_MASK(T) template void apply_mask<T>(i64, i64, i64, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_MASK)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_MASK)
 
 }  // namespace fusednn::cuda

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import add, multiply, ndarray, subtract
 
-from .device import as_cupy, check_device, is_array, moved, namespace, on_gpu
+from .autocast import both_float, widened
+from .device import (
+    as_cupy,
+    check_device,
+    is_array,
+    is_bfloat16,
+    is_float,
+    namespace,
+    on_gpu,
+)
 from .sums import sum_over
 from .tape import (
     Array,
@@ -21,6 +30,7 @@ from .tape import (
     TensorBase,
     in_recycled,
     needs,
+    raw,
     record,
 )
 
@@ -39,8 +49,12 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
     elif isinstance(other, TensorBase):
         array = other._data
     elif kind is int or kind is float:
-        if kind is float and self._data.dtype.kind != "f":
-            raise mixed(op, self._data.dtype, "a float")
+        own = self._data.dtype
+        if own.kind != "f":
+            if is_bfloat16(own):  # NumPy's rules for Python's numbers do not hold for it
+                return namespace(self._data).asarray(other, own)
+            if kind is float:
+                raise mixed(op, own, "a float")
         return other
     elif isinstance(other, (bool, int, float, np.number, np.bool_)):
         value = other.item() if isinstance(other, np.generic) else other
@@ -58,14 +72,29 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
         check_device(op, "input", data, "other", array)
     dtype, own = array.dtype, data.dtype
     if dtype is not own:
+        if both_float(self, array):
+            return NotImplemented
         check_same_kind(op, own, dtype)
     return array
+
+
+def _elsewise(self: TensorBase, other: Any, method: Any) -> Any:
+    """Where `operand` gave up: inside autocast both in float32, else it is for others to say."""
+    other_array = raw(other)
+    if is_array(other_array) and both_float(self, other_array):
+        return method(*widened(self, other))
+    return NotImplemented
+
+
+def _given(other: Any, y: Any) -> Any:
+    """What is recorded of `other`, which `operand` made y of: numbers in the tensor's dtype."""
+    return other if isinstance(other, TensorBase) or is_array(other) else y
 
 
 def check_same_kind(op: str, a: np.dtype[Any], b: np.dtype[Any]) -> None:
     """TypeError unless NumPy can combine both without casting a float or making one of an int."""
     kinds = {a.kind, b.kind}
-    if kinds == {"f"} and a.char == b.char:
+    if a.char == b.char and is_float(a):
         return
     if not (kinds <= {"b", "i", "u"} or kinds == {"b", "f"}):
         raise mixed(op, a, b)
@@ -81,7 +110,7 @@ def mixed(op: str, a: Any, b: Any) -> TypeError:
 def floating(self: TensorBase, op: str) -> Array:
     """self's array if it is of a float dtype, else TypeError."""
     data = self._data
-    if data.dtype.kind != "f":
+    if not is_float(data.dtype):
         raise TypeError(f"{op}: input has dtype {data.dtype}, expected float32 or float64")
     return data
 
@@ -228,11 +257,6 @@ def _abs_backward(node: Node, grad: Any) -> Gradients:
     return (grad * np.sign(node.saved[0]),)
 
 
-def _to_backward(node: Node, grad: Any) -> Gradients:
-    dtype, device = node.saved
-    return (moved("to", grad, device).astype(dtype.type),)
-
-
 def _clone_backward(node: Node, grad: Any) -> Gradients:
     return (grad,)
 
@@ -249,7 +273,7 @@ class Arithmetic(TensorBase):
     def __add__(self, other: Operand) -> Tensor:
         y = operand(self, other, "add")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__add__)  # type: ignore[no-any-return]
         return _record_sum(in_recycled(add, self._data, y), _add_backward, self, other)
 
     __radd__ = __add__
@@ -257,20 +281,22 @@ class Arithmetic(TensorBase):
     def __sub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__sub__)  # type: ignore[no-any-return]
         return _record_sum(in_recycled(subtract, self._data, y), _sub_backward, self, other)
 
     def __rsub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rsub__)  # type: ignore[no-any-return]
         return _record_sum(y - self._data, _sub_backward, other, self)
 
     def __mul__(self, other: Operand) -> Tensor:
         y = operand(self, other, "mul")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
-        return _record_product(in_recycled(multiply, self._data, y), _mul_backward, self, other)
+            return _elsewise(self, other, Arithmetic.__mul__)  # type: ignore[no-any-return]
+        return _record_product(
+            in_recycled(multiply, self._data, y), _mul_backward, self, _given(other, y)
+        )
 
     __rmul__ = __mul__
 
@@ -278,53 +304,53 @@ class Arithmetic(TensorBase):
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__truediv__)  # type: ignore[no-any-return]
         data = x / y
         if needs(other):
             return record_both(data, _div_backward, self, other)
-        return _record_product(data, _div_backward, self, other)
+        return _record_product(data, _div_backward, self, _given(other, y))
 
     def __rtruediv__(self, other: Operand) -> Tensor:
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
-        return record_both(y / x, _div_backward, other, self)
+            return _elsewise(self, other, Arithmetic.__rtruediv__)  # type: ignore[no-any-return]
+        return record_both(y / x, _div_backward, _given(other, y), self)
 
     def __floordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__floordiv__)  # type: ignore[no-any-return]
         return _record_sum(self._data // y, _floordiv_backward, self, other)
 
     def __rfloordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rfloordiv__)  # type: ignore[no-any-return]
         return _record_sum(y // self._data, _floordiv_backward, other, self)
 
     def __mod__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "mod")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__mod__)  # type: ignore[no-any-return]
         return record_both(self._data % y, _mod_backward, self, other)
 
     def __rmod__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "mod")
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rmod__)  # type: ignore[no-any-return]
         return record_both(y % self._data, _mod_backward, other, self)
 
     def __pow__(self, other: Operand) -> Tensor:
         y = _power(self, other)
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__pow__)  # type: ignore[no-any-return]
         return record_both(self._data**y, _pow_backward, self, _scalar(other, self))
 
     def __rpow__(self, other: Operand) -> Tensor:
         y = _power(self, other)
         if y is NotImplemented:
-            return y  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rpow__)  # type: ignore[no-any-return]
         return record_both(y**self._data, _pow_backward, _scalar(other, self), self)
 
     def __neg__(self) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import random
-from .device import as_array, as_cupy, device_of, is_array, making, moved, on_gpu
+from .device import as_array, as_cupy, device_of, dtype_named, is_array, making, moved, on_gpu
 from .shape import _sizes
 from .tape import SHARED, Array, TensorBase, raw, wrap
 from .tensor import Tensor, supported_dtype
@@ -20,7 +20,7 @@ def _first_leaf(value: Any) -> Any:
     return value
 
 
-def _to_array(op: str, value: Any, dtype: Any) -> Array:
+def _to_array(op: str, value: Any, dtype: Any, device: str | None) -> Array:
     if isinstance(value, TensorBase):
         value = value._data
     if on_gpu(value):
@@ -36,7 +36,8 @@ def _to_array(op: str, value: Any, dtype: Any) -> Array:
     numpys = isinstance(_first_leaf(value), (ndarray, np.generic, TensorBase))
     if dtype is None and array.dtype.char == "d" and not numpys:
         dtype = np.float32
-    wanted = supported_dtype(op, np.dtype(dtype) if dtype is not None else array.dtype)
+    given = dtype_named(dtype) if dtype is not None else array.dtype
+    wanted = supported_dtype(op, given, device)
     if wanted == array.dtype:
         return array
     if array.dtype.kind not in "fiub":
@@ -46,7 +47,8 @@ def _to_array(op: str, value: Any, dtype: Any) -> Array:
 
 def _gpu_copy(op: str, value: Any, dtype: Any) -> Any:
     array = as_cupy(value)
-    wanted = supported_dtype(op, array.dtype if dtype is None else np.dtype(dtype))
+    given = array.dtype if dtype is None else dtype_named(dtype)
+    wanted = supported_dtype(op, given, device_of(array))
     with making(op, device_of(array)) as cupy:
         return cupy.array(array, wanted)
 
@@ -57,14 +59,15 @@ def tensor(
     """A new Tensor with a copy of `data`: an array, a Tensor, a number or nested lists.
 
     Arrays keep their dtype (float32, float64, integers or bool); Python floats become float32.
-    TypeError for other dtypes, and for requires_grad on what is not a float. device is "cpu",
-    "cuda" or "cuda:N"; without it an array on a GPU is copied there, and all else on the CPU.
+    TypeError for other dtypes (float16 and "bfloat16" are for GPUs), and for requires_grad on what
+    is not a float. device is "cpu", "cuda" or "cuda:N"; without it an array on a GPU is copied
+    there, and all else on the CPU.
 
     >>> import fusednn as fn
     >>> fn.tensor([[1.0, 2.5]], requires_grad=True)
     tensor([[1.0000, 2.5000]], requires_grad=True)
     """
-    array = _to_array("tensor", data, dtype)
+    array = _to_array("tensor", data, dtype, device)
     out = wrap(array if device is None else moved("tensor", array, device))
     if requires_grad:
         out.requires_grad = True
@@ -118,7 +121,7 @@ def from_dlpack(source: Any) -> Tensor:
 def from_gpu(op: str, source: Any) -> Tensor:
     """A Tensor that shares an array on a GPU."""
     array = as_cupy(source)
-    supported_dtype(op, array.dtype)
+    supported_dtype(op, array.dtype, device_of(array))
     out = wrap(array)
     out._memory[1] = SHARED
     return out
@@ -132,7 +135,7 @@ def _filled(
 ) -> Tensor:
     """make(namespace, shape, dtype) as a tensor; a dtype of None is float32."""
     sizes = _sizes(op, size)
-    wanted = supported_dtype(op, np.dtype(np.float32 if dtype is None else dtype))
+    wanted = supported_dtype(op, dtype_named(np.float32 if dtype is None else dtype), device)
     try:
         with making(op, device) as xp:
             array = make(xp, sizes, wanted)

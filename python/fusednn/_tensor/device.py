@@ -74,6 +74,36 @@ def device_of(array: Any) -> str:
     return f"cuda:{as_cupy(array).device.id}"
 
 
+def is_bfloat16(dtype: Any) -> bool:
+    """Whether this is the dtype that the package ml_dtypes adds to NumPy, or its scalar type; known
+    by its name, so that the package is not needed."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return name == "bfloat16"
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Is it one of the 16-bit floats, which only a GPU computes in?"""
+    return dtype.char == "e" or is_bfloat16(dtype)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Is it a float's dtype? bfloat16's kind is not NumPy's "f"."""
+    return dtype.kind == "f" or is_bfloat16(dtype)
+
+
+def dtype_named(dtype: Any) -> Any:
+    """np.dtype(dtype), which knows the name "bfloat16" as well."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError:
+            raise ImportError(
+                "bfloat16 needs the package ml_dtypes; pip install 'fusednn[cuda]'"
+            ) from None
+        return np.dtype(bfloat16)
+    return np.dtype(dtype)
+
+
 def is_device(value: Any) -> TypeGuard[str]:
     """Is it a name of a device rather than of a dtype?"""
     return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda")

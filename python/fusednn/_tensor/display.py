@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .device import host
+from .device import host, is_half
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -17,6 +17,9 @@ _PLAIN = {"float32", "int64", "bool"}  # dtypes that the text need not name
 def represent(tensor: Tensor, head: str = "tensor") -> str:
     """`tensor([1., 2.], requires_grad=True)`: values to four digits, then what is not usual."""
     data = host(tensor._data)
+    name = data.dtype.name
+    if is_half(data.dtype):
+        data = data.astype(np.float32)  # NumPy does not print all of them
     finite = data[np.isfinite(data)] if data.dtype.kind == "f" else data
     whole = data.dtype.kind != "f" or bool((finite == np.trunc(finite)).all())
     large = data.dtype.kind == "f" and finite.size > 0 and bool((abs(finite) >= 1e8).any())
@@ -31,12 +34,12 @@ def represent(tensor: Tensor, head: str = "tensor") -> str:
     notes = []
     if data.size == 0 and data.shape != (0,):
         notes.append(f"size={data.shape}")
-    if data.dtype.name not in _PLAIN:
-        notes.append(f"dtype={data.dtype.name}")
+    if name not in _PLAIN:
+        notes.append(f"dtype={name}")
     if tensor._node is not None:
         notes.append(f"grad_fn={tensor._node!r}")
     elif tensor._requires_grad and head == "tensor":
         notes.append("requires_grad=True")
-    if data is not tensor._data:
+    if tensor.is_cuda:
         notes.append(f"device={tensor.device!r}")
     return f"{', '.join([prefix + values, *notes])})"

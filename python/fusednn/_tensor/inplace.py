@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import random
 from .arithmetic import operand, unbroadcast
-from .device import beside, check_device, is_array, is_writable, may_share
+from .device import beside, check_device, is_array, is_float, is_writable, may_share
 from .mode import grad_enabled
 from .tape import (
     Array,
@@ -98,7 +98,7 @@ class InPlace(TensorBase):
         shape = getattr(y, "shape", ())
         if shape and np.broadcast_shapes(data.shape, shape) != data.shape:
             raise ValueError(f"{op}: shape {shape} does not broadcast to {data.shape} in place")
-        if data.dtype.kind != "f" and function is np.divide:
+        if not is_float(data.dtype) and function is np.divide:
             raise TypeError(f"{op}: input has dtype {data.dtype}, expected float32 or float64")
         if not tracked:
             function(data, y, out=data)
@@ -173,7 +173,7 @@ class InPlace(TensorBase):
             )
         data = self._data
         check_device("copy_", "source", new, "the tensor", data)
-        if new.dtype.kind != data.dtype.kind:
+        if new.dtype.kind != data.dtype.kind and not (is_float(new.dtype) and is_float(data.dtype)):
             raise TypeError(f"copy_: source has dtype {new.dtype}, the tensor {data.dtype}")
         if new.shape != data.shape:
             try:
@@ -200,7 +200,7 @@ class InPlace(TensorBase):
         return self._fill_random("normal_", lambda g, n: mean + std * g.standard_normal(n))
 
     def _fill_random(self, op: str, draw: Any) -> Tensor:
-        if self._data.dtype.kind != "f":
+        if not is_float(self._data.dtype):
             raise TypeError(f"{op}: the tensor has dtype {self._data.dtype}, expected a float")
         tracked = self._check_writable(op)
         self._data[...] = beside(draw(random.next_generator(), self._data.shape), self._data)
@@ -229,7 +229,7 @@ class InPlace(TensorBase):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if value and self._data.dtype.kind != "f":
+        if value and not is_float(self._data.dtype):
             raise TypeError(
                 f"requires_grad: the tensor has dtype {self._data.dtype}; only float32 and float64 "
                 "have gradients"

@@ -10,7 +10,8 @@ from numpy import ndarray
 
 from .. import _core
 from .arithmetic import unbroadcast
-from .device import as_array, check_device, is_array
+from .autocast import autocasting, narrowed
+from .device import as_array, check_device, is_array, is_half
 from .tape import Array, Gradients, Node, TensorBase, needs, raw, record
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _check(a: Any, b: Any) -> None:
     for name, x in (("input", a), ("other", b)):
         if not is_array(x):
             raise TypeError(f"matmul: {name} must be a Tensor or an array, got {type(x).__name__}")
-        if x.dtype.char not in "fd":
+        if x.dtype.char not in "fd" and (type(x) is ndarray or not is_half(x.dtype)):
             raise TypeError(f"matmul: {name} has dtype {x.dtype}, expected float32 or float64")
         if x.ndim == 0:
             raise ValueError(f"matmul: {name} has no axes, expected at least 1")
@@ -101,6 +102,8 @@ def matmul(input: Any, other: Any) -> Any:
     >>> fn.matmul(fn.ones(2, 3), fn.ones(3))
     tensor([3., 3.])
     """
+    if autocasting() is not None:
+        input, other = narrowed("matmul", input, other)
     a, b = raw(input), raw(other)
     _check(a, b)
     data = _forward(a, b)

@@ -12,9 +12,20 @@ from numpy import ndarray
 
 from ..functional.activation import relu, sigmoid, tanh
 from ..functional.softmax import log_softmax, softmax
-from .arithmetic import _to_backward
+from .autocast import cast_array, to_backward
 from .comparison import Comparison
-from .device import beside, check_device, device_of, is_array, is_device, moved, on_gpu
+from .device import (
+    beside,
+    check_device,
+    device_of,
+    dtype_named,
+    is_array,
+    is_device,
+    is_float,
+    is_half,
+    moved,
+    on_gpu,
+)
 from .display import represent
 from .extrema import Extrema
 from .indexing import Indexing
@@ -100,8 +111,8 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         return self._data.flags.c_contiguous
 
     def is_floating_point(self) -> builtins.bool:
-        """True for float32 and float64."""
-        return self._data.dtype.kind == "f"
+        """True for float32 and float64, and the 16-bit floats of a GPU."""
+        return is_float(self._data.dtype)
 
     def __repr__(self) -> str:
         return represent(self)
@@ -214,7 +225,8 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         """With another dtype and on a device: to(np.float64), to("cuda"), to(other_tensor).
 
         Devices are "cpu", "cuda" (CuPy's current GPU) and "cuda:N". Casts as NumPy does, with
-        gradient; self if nothing changes. ValueError for a device that is not here.
+        gradient; self if nothing changes. ValueError for a device that is not here. float16 and
+        "bfloat16" are for GPUs: TypeError on the CPU, where such a tensor can only be looked at.
 
         >>> import fusednn as fn
         >>> fn.ones(1).to("float64").dtype
@@ -228,15 +240,16 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
             else:
                 dtype = target
         own = self._data.dtype
-        wanted = own if dtype is None else supported_dtype("to", np.dtype(dtype))
+        place = device_of(self._data) if device is None else device
+        wanted = own if dtype is None else supported_dtype("to", dtype_named(dtype), place)
         out = self._data if device is None else moved("to", self._data, device)
         if wanted == own and out is self._data:
             return self
+        if not (is_float(wanted) and is_float(own)):
+            return wrap(out if wanted == own else out.astype(wanted))
         if wanted != own:
-            out = out.astype(wanted)
-        if wanted.kind != "f" or own.kind != "f":
-            return wrap(out)
-        return record(out, _to_backward, (self,), (), (own, self.device))
+            out = cast_array(out, wanted)
+        return record(out, to_backward, (self,), (), (own, self.device))
 
     def float(self) -> Tensor:
         """As float32."""
@@ -446,9 +459,12 @@ class Tensor(Pointwise, Comparison, LinearAlgebra, Reduction, Extrema, Shape, Or
         return out
 
 
-def supported_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """dtype in native byte order; TypeError unless it is float32, float64, an integer or bool."""
+def supported_dtype(op: str, dtype: np.dtype[Any], device: str | None = None) -> np.dtype[Any]:
+    """dtype in native byte order; TypeError unless it is float32, float64, an integer or bool, or
+    on a GPU a 16-bit float."""
     if dtype.char in "fd?" or dtype.kind in "iu":
+        return dtype.newbyteorder("=")
+    if device not in (None, "cpu") and is_half(dtype):
         return dtype.newbyteorder("=")
     raise TypeError(
         f"{op}: dtype {dtype} is not supported, expected float32, float64, integers or bool"

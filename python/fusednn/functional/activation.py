@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .._tensor.device import as_array, is_array
+from .._tensor.device import as_array, is_array, is_half
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 
 
@@ -25,6 +25,8 @@ def floats(op: str, input: Any, argument: str = "input") -> Array:
     # Other libraries' dtypes, of arrays on a GPU, are looked at by the bindings.
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.char not in "fd":
+        if type(array) is not ndarray and is_half(dtype):
+            raise NotImplementedError(f"{op}: no CUDA kernel for {dtype} ({argument})")
         raise TypeError(f"{op}: {argument} has dtype {array.dtype}, expected float32 or float64")
     return array
 
@@ -54,7 +56,7 @@ def _unary(
 ) -> Any:
     op = op or kernel
     if not isinstance(input, TensorBase):
-        array = input if type(input) is ndarray else floats(op, input)
+        array = input if is_array(input) else floats(op, input)
         return _core.unary_forward(op, kernel, array, a, b)
     out = _core.unary_forward(op, kernel, input._data, a, b)
     if kernel in _BY_OUTPUT:

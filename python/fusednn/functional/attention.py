@@ -10,6 +10,8 @@ import numpy as np
 
 from .. import _core, random
 from .._tensor.arithmetic import unbroadcast
+from .._tensor.autocast import autocasting, widened
+from .._tensor.device import as_array, as_cupy, beside, is_array, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
 
@@ -76,8 +78,10 @@ def scaled_dot_product_attention(
     causal = _causal(is_causal)
     extra = None
     if dropout_p or not (window is softcap is lengths is cu_seqlens is None):
-        extra = _extra(dropout_p if training else 0.0, window, softcap, lengths, cu_seqlens)
+        extra = _extra(query, dropout_p if training else 0.0, window, softcap, lengths, cu_seqlens)
     options = (causal, scale, enable_gqa, extra)
+    if autocasting() is not None:
+        query, key, value, attn_mask = widened(query, key, value, attn_mask)
     if getattr(query, "ndim", 0) > 4:
         return _merged(query, key, value, attn_mask, options)
     for one in (query, key, value, attn_mask):
@@ -103,7 +107,7 @@ def _scaled_dot_product_attention_backward(node: Node, grad: Any) -> Gradients:
     q, k, v, mask, _, stats, out = node.saved
     options: Options = node.saved[4]
     *grads, grad_mask = _core.attention_backward(
-        q, k, v, mask, *options, np.asarray(grad), out, stats, node.edges[3] is not None
+        q, k, v, mask, *options, as_array(grad), out, stats, node.edges[3] is not None
     )
     # Axes that were broadcast come back in full.
     parts = zip(node.edges, grads, (q, k, v), strict=False)
@@ -117,7 +121,7 @@ def _merged(query: Any, key: Any, value: Any, mask: Any, options: Options) -> An
     """More than four axes: the leading ones become one."""
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
     for one, name in zip(inputs, ("query", "key", "value", "attn_mask"), strict=False):
-        if not isinstance(raw(one), np.ndarray):
+        if not is_array(raw(one)):
             raise TypeError(f"{_OP}: {name} must be a NumPy array, got {type(one).__name__}")
     shapes = [tuple(one.shape) for one in inputs]
     try:
@@ -143,7 +147,7 @@ def _merged(query: Any, key: Any, value: Any, mask: Any, options: Options) -> An
 def _four(one: Any, lead: tuple[int, ...]) -> Any:
     if one.shape[:-3] != lead:
         shape = (*lead, *one.shape[-3:])
-        one = np.broadcast_to(one, shape) if isinstance(one, np.ndarray) else one.expand(shape)
+        one = np.broadcast_to(one, shape) if is_array(one) else one.expand(shape)
     return one.reshape(math.prod(lead), *one.shape[-3:])
 
 
@@ -172,7 +176,7 @@ def attention_weights(
     array([[1. , 0. ],
            [0.5, 0.5]])
     """
-    extra = _extra(0.0, window, softcap, lengths, cu_seqlens)
+    extra = _extra(query, 0.0, window, softcap, lengths, cu_seqlens)
     options: Options = (_causal(is_causal), scale, enable_gqa, extra)
     inputs = (query, key, attn_mask)
     track = grad_enabled() and any(needs(one) for one in inputs)
@@ -187,7 +191,7 @@ def _attention_weights_backward(node: Node, grad: Any) -> Gradients:
     q, k, mask, _, stats, weights = node.saved
     options: Options = node.saved[3]
     grad_q, grad_k, _, grad_mask = _core.attention_weights_backward(
-        q, k, mask, *options, np.asarray(grad), weights, stats, node.edges[2] is not None
+        q, k, mask, *options, as_array(grad), weights, stats, node.edges[2] is not None
     )
     parts = zip(node.edges, (grad_q, grad_k), (q, k), strict=False)
     return (
@@ -208,7 +212,9 @@ def _causal(is_causal: Any) -> int:
         ) from None
 
 
-def _extra(dropout: float, window: Window, softcap: Any, lengths: Any, cu_seqlens: Any) -> Any:
+def _extra(
+    query: Any, dropout: float, window: Window, softcap: Any, lengths: Any, cu_seqlens: Any
+) -> Any:
     """The rare arguments, as the kernel's binding takes them."""
     if lengths is not None and cu_seqlens is not None:
         raise ValueError(f"{_OP}: lengths and cu_seqlens exclude each other")
@@ -223,8 +229,8 @@ def _extra(dropout: float, window: Window, softcap: Any, lengths: Any, cu_seqlen
         0.0 if softcap is None else softcap,
         dropout,
         key,
-        *_pair(lengths, True),
-        *_pair(cu_seqlens, False),
+        *_pair(query, lengths, True),
+        *_pair(query, cu_seqlens, False),
     )
 
 
@@ -238,14 +244,29 @@ def _window(window: Any) -> tuple[Any, Any]:
     return left, right
 
 
-def _pair(value: Any, keys_only: bool) -> tuple[Any, Any]:
+def _pair(query: Any, value: Any, keys_only: bool) -> tuple[Any, Any]:
     """Arrays for queries and keys from a pair of them, or from one for both (or for keys only)."""
     if value is None:
         return None, None
-    if isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]):
-        return np.array(raw(value[0])), np.array(raw(value[1]))
-    one = np.array(raw(value))  # a copy: backward reads it again
+    if isinstance(value, tuple) and len(value) == 2 and _has_axes(value[0]):
+        return _copy(query, value[0]), _copy(query, value[1])
+    one = _copy(query, value)
     return (None if keys_only else one), one
+
+
+def _has_axes(value: Any) -> bool:
+    ndim = getattr(value, "ndim", None)
+    return bool(np.ndim(value) if ndim is None else ndim)
+
+
+def _copy(query: Any, value: Any) -> Any:
+    """A copy, since backward reads it again; what is no array yet goes to the query's device."""
+    value = raw(value)
+    if on_gpu(value):
+        return as_cupy(value).copy()
+    # NumPy's arrays stay where they are, and are refused beside a GPU's.
+    one = np.array(value)
+    return one if isinstance(value, np.ndarray) else beside(one, raw(query))
 
 
 __all__ = ["attention_weights", "scaled_dot_product_attention"]

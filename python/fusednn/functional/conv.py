@@ -14,6 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
+from .._tensor.autocast import autocasting, narrowed
 from .._tensor.device import is_array
 from .._tensor.shape import cat
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
@@ -49,6 +50,8 @@ def _conv(
     flip_kernel: bool,
     packed: _core.PackedWeight | None = None,
 ) -> Any:
+    if autocasting() is not None:
+        input, weight, bias = narrowed(op, input, weight, bias)
     if not (
         isinstance(input, TensorBase)
         or isinstance(weight, TensorBase)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
+from .._tensor.autocast import autocasting, narrowed
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
 from .conv import Ints, _frozen
 
@@ -31,6 +32,8 @@ def _conv_transpose(
     groups: int,
     algorithm: str,
 ) -> Any:
+    if autocasting() is not None:
+        input, weight, bias = narrowed(f"conv_transpose{spatial}d", input, weight, bias)
     if not (
         isinstance(input, TensorBase)
         or isinstance(weight, TensorBase)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
+from .._tensor.autocast import autocasting, narrowed
 from .._tensor.device import as_array
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
 
@@ -19,6 +20,8 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     >>> F.linear(np.ones((1, 2)), np.ones((3, 2)))
     array([[2., 2., 2.]])
     """
+    if autocasting() is not None:
+        input, weight, bias = narrowed("linear", input, weight, bias)
     if not (
         isinstance(weight, TensorBase)
         or isinstance(input, TensorBase)

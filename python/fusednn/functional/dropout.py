@@ -8,6 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import random
+from .._tensor.autocast import autocasting, widened
 from .._tensor.device import beside, on_gpu
 from .._tensor.tape import Array, Gradients, Node
 from .activation import finish, floats
@@ -25,6 +26,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p={p}, expected a probability in [0, 1]")
+    if autocasting() is not None:
+        (input,) = widened(input)
     x = floats("dropout", input)
     if not training or p == 0:
         return input

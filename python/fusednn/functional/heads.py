@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._tensor.device import namespace
 from .._tensor.tape import (
     Array,
     Gradients,
@@ -42,6 +43,15 @@ def split_heads(input: Any, parts: Parts, time_first: bool = False) -> tuple[Any
     return _views_of(input, record_outputs(outputs, _split_heads_backward, (input,), (), context))
 
 
+def _new_like(shape: tuple[int, ...], grads: Any) -> Array:
+    """A new array beside the gradients, some of which may be None."""
+    grad = next(one for one in grads if one is not None)
+    if isinstance(grad, np.ndarray):
+        return new_result(shape, grad.dtype)
+    empty: Array = namespace(grad).empty(shape, grad.dtype)
+    return empty
+
+
 def _views_of(source: TensorBase, views: tuple[Any, ...]) -> tuple[Any, ...]:
     # They share its memory, and with that its version: a change in between is seen in backward.
     for view in views:
@@ -61,8 +71,7 @@ def _views(x: Array, parts: Parts, time_first: bool) -> tuple[Array, ...]:
 
 def _split_heads_backward(node: Node, grads: Any) -> Gradients:
     shape, parts, time_first = node.saved
-    dtype = next(grad.dtype for grad in grads if grad is not None)
-    out = new_result(shape, dtype)
+    out = _new_like(shape, grads)
     for view, grad in zip(_views(out, parts, time_first), grads, strict=True):
         view[...] = 0 if grad is None else grad
     return (out,)
@@ -84,8 +93,7 @@ def split_rows(input: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
 
 def _split_rows_backward(node: Node, grads: Any) -> Gradients:
     shape, ends = node.saved
-    dtype = next(grad.dtype for grad in grads if grad is not None)
-    out = new_result(shape, dtype)
+    out = _new_like(shape, grads)
     for begin, end, grad in zip((0, *ends[:-1]), ends, grads, strict=True):
         out[begin:end] = 0 if grad is None else grad
     return (out,)

@@ -10,7 +10,8 @@ from numpy import add, ndarray
 
 from .. import _core
 from .._tensor.arithmetic import unbroadcast
-from .._tensor.device import as_array, check_device, is_array, namespace
+from .._tensor.autocast import autocasting, in_float32, widened
+from .._tensor.device import as_array, check_device, is_array, is_half, namespace
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 from .activation import _logistic, floats
 
@@ -125,6 +126,8 @@ def _class_loss(
     reduction: str,
     empty: str,
 ) -> Any:
+    if autocasting() is not None:
+        input, weight = widened(input, weight)
     losses, counts = _core.cross_entropy_forward(
         op, raw(input), raw(target), raw(weight), ignore_index, smoothing
     )
@@ -144,15 +147,18 @@ def _cross_entropy_backward(node: Node, grad: Any) -> Gradients:
     x, target, weight, op, ignore_index, smoothing, divisor, shape = node.saved
     if divisor == 0:  # the mean over no target: nothing to learn from
         return (np.zeros_like(x),)
-    scale = as_array(grad / divisor).astype(x.dtype, copy=False)
+    dtype = np.dtype(np.float32) if is_half(x.dtype) else x.dtype
+    scale = as_array(grad / divisor).astype(dtype, copy=False)
     if scale.shape != shape:
-        scale = namespace(x).full(shape, scale, x.dtype)
+        scale = namespace(x).full(shape, scale, dtype)
     return (_core.cross_entropy_backward(op, x, target, weight, ignore_index, smoothing, scale),)
 
 
 def _soft_cross_entropy(
     input: Any, target: Any, weight: Any, reduction: str, smoothing: float, empty: str
 ) -> Any:
+    if autocasting() is not None:
+        input, target = widened(input, target)
     op = "cross_entropy"
     x, t = floats(op, input), floats(op, target, "target")
     if t.shape != x.shape or x.ndim == 0:
@@ -212,6 +218,7 @@ def _pair(op: str, input: Any, target: Any) -> tuple[Array, Array]:
     return x, t
 
 
+@in_float32
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """(input - target)**2 for two of one shape.
 
@@ -233,6 +240,7 @@ def _mse_backward(node: Node, grad: Any) -> Gradients:
     return None if x_edge is None else grad_x, None if t_edge is None else -grad_x
 
 
+@in_float32
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """|input - target| for two of one shape.
 
@@ -255,6 +263,7 @@ def _slope_backward(node: Node, grad: Any) -> Gradients:
     return None if x_edge is None else grad_x, None if t_edge is None else -grad_x
 
 
+@in_float32
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """Quadratic within delta of the target, linear beyond: e**2 / 2 or delta * (|e| - delta / 2).
 
@@ -276,6 +285,7 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     return _finish(out, (input, target), _slope_backward, (), (slope, reduction, x.size))
 
 
+@in_float32
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """huber_loss divided by its width: e**2 / (2 * beta) within beta, |e| - beta / 2 beyond.
 
@@ -291,6 +301,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     return loss if beta == 1 else loss / beta
 
 
+@in_float32
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean"
 ) -> Any:
@@ -350,6 +361,7 @@ def _scale(op: str, name: str, value: Any, x: Array) -> Any:
     return scale.copy()
 
 
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._tensor.device import check_device, is_array, namespace
+from .._tensor.autocast import autocasting, widened
+from .._tensor.device import check_device, is_array, is_half, namespace, on_gpu
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record, record_outputs
 from .activation import floats
 
@@ -49,6 +50,8 @@ def batch_norm(
     if activation not in (None, "relu"):
         raise ValueError(f"batch_norm: activation={activation!r}, expected None or 'relu'")
     relu = activation is not None
+    if autocasting() is not None:
+        input, weight, bias = widened(input, weight, bias)
     out, stats = _core.batch_norm_forward(
         raw(input), raw(running_mean), raw(running_var), raw(weight), raw(bias), bool(training),
         momentum, eps, relu,
@@ -123,13 +126,17 @@ def rms_norm(
     array([[0.2, 1.4]])
     """
     if eps is None:
-        eps = float(np.finfo(floats("rms_norm", input).dtype).eps)
+        dtype = getattr(raw(input), "dtype", None)
+        half = isinstance(dtype, np.dtype) and is_half(dtype) and on_gpu(raw(input))
+        eps = float(np.finfo(np.float32 if half else floats("rms_norm", input).dtype).eps)
     return _layer_norm(True, input, normalized_shape, weight, None, eps, residual)
 
 
 def _layer_norm(
     rms: bool, input: Any, shape: Any, weight: Any, bias: Any, eps: float, residual: Any
 ) -> Any:
+    if autocasting() is not None:
+        input, weight, bias, residual = widened(input, weight, bias, residual)
     if type(shape) is list:
         shape = tuple(shape)  # the caller may change a list before backward
     x = raw(input)
@@ -199,6 +206,8 @@ def group_norm(
 
 
 def _group_norm(op: str, input: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    if autocasting() is not None:
+        input, weight, bias = widened(input, weight, bias)
     out, stats = _core.group_norm_forward(op, raw(input), groups, raw(weight), raw(bias), eps)
     if not (
         isinstance(input, TensorBase)

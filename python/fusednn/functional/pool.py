@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
+from .._tensor.autocast import autocasting, widened
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, raw, record, wrap
 from .activation import floats
@@ -26,6 +27,8 @@ def _max_pool(
     ceil_mode: bool,
     return_indices: bool,
 ) -> Any:
+    if autocasting() is not None:
+        (input,) = widened(input)
     if not isinstance(input, TensorBase):
         out, argmax = _core.max_pool_forward(
             spatial, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
@@ -119,6 +122,8 @@ def max_pool3d(
 
 
 def _adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indices: bool) -> Any:
+    if autocasting() is not None:
+        (input,) = widened(input)
     op = f"adaptive_max_pool{spatial}d"
     shape = floats(op, input).shape
     given = output_size if isinstance(output_size, Sequence) else (output_size,) * spatial

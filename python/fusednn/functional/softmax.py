@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
+from .._tensor.autocast import autocasting, widened
 from .._tensor.device import as_array
 from .._tensor.tape import Gradients, Node, TensorBase, record
 
@@ -18,6 +19,8 @@ def softmax(input: Any, dim: int | None = None) -> Any:
     """
     if dim is None:
         raise TypeError("softmax: dim must be given, the axis along which the result sums to 1")
+    if autocasting() is not None:
+        (input,) = widened(input)
     if not isinstance(input, TensorBase):
         return _core.softmax_forward(input, dim)
     out = _core.softmax_forward(input._data, dim)
@@ -38,6 +41,8 @@ def log_softmax(input: Any, dim: int | None = None) -> Any:
     """
     if dim is None:
         raise TypeError("log_softmax: dim must be given, the axis along which softmax sums to 1")
+    if autocasting() is not None:
+        (input,) = widened(input)
     if not isinstance(input, TensorBase):
         return _core.log_softmax_forward(input, dim)
     out = _core.log_softmax_forward(input._data, dim)

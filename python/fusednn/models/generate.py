@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import random
+from .._tensor.device import host
 from .._tensor.tape import Array, raw
 
 
@@ -81,7 +82,7 @@ class Sampler:
 
 def padded_prompts(prompts: Sequence[Any], vocabulary: int) -> tuple[Array, Array]:
     """Prompts as one array (N, longest), zeros in front of shorter ones, and their lengths."""
-    rows = [np.asarray(raw(one)) for one in prompts]
+    rows = [np.asarray(host(raw(one))) for one in prompts]
     for i, row in enumerate(rows):
         if row.ndim != 1 or not row.size or row.dtype.kind not in "iu":
             raise ValueError(

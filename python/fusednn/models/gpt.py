@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import nn
+from .._tensor.device import beside, host, is_array
 from .._tensor.mode import no_grad
 from .._tensor.tape import Array, raw
 from .generate import Sampler, beam_search, collect, padded_prompts, sample
@@ -149,16 +150,17 @@ class GPT(nn.Module):
         cache's. mask (N, keys): False for keys that are padding. cache: from `new_cache`, inside
         no_grad(); keys and values of the tokens so far, to which these are added.
         """
-        shape = np.shape(ids)
+        shape = ids.shape if is_array(raw(ids)) else np.shape(ids)
         past = cache[0].length if cache else 0
         if len(shape) != 2 or (positions is None and past + shape[1] > self.block_size):
             raise ValueError(
                 f"GPT: ids have shape {shape}, expected (N, T) with at most {self.block_size} "
                 f"tokens ({past} of them in the cache)"
             )
-        where = np.arange(past, past + shape[1]) if positions is None else positions
+        if positions is None:
+            positions = beside(np.arange(past, past + shape[1]), raw(ids))
         parts = self.transformer
-        x = parts["drop"](parts["wte"](ids) + parts["wpe"](where))
+        x = parts["drop"](parts["wte"](ids) + parts["wpe"](positions))
         allowed = None if mask is None else mask[:, None, None, :]
         for i, block in enumerate(parts["h"]):  # type: ignore[arg-type, var-annotated]
             x = block(x, allowed, None if cache is None else cache[i])
@@ -213,7 +215,7 @@ class GPT(nn.Module):
         and values are kept from step to step, unless use_cache is False; with cache_dtype
         "bfloat16" in half the bytes, rounded as `nn.KVCache` says. Call in evaluation mode.
         """
-        rows = [np.asarray(raw(one), np.int64) for one in prompts]
+        rows = [np.asarray(host(raw(one)), np.int64) for one in prompts]
         if beams is None:
             steps = self.stream(
                 prompts, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -260,9 +262,12 @@ class _Decoding:
         # Keys of padding are hidden. Without padding there is no mask.
         mask = (place[first:] >= start) if (self.lengths != total).any() else None
         positions = np.maximum(place[new:] - start, 0)
+        weight = raw(self.model.lm_head.weight)
+        ids, positions, mask = (
+            None if one is None else beside(one, weight)
+            for one in (self.ids[:, new:], positions, mask)
+        )
         with no_grad():
-            logits = raw(
-                self.model(self.ids[:, new:], positions=positions, mask=mask, cache=self.cache)
-            )
-        last: Array = logits[:, -1]
+            logits = raw(self.model(ids, positions=positions, mask=mask, cache=self.cache))
+        last: Array = host(logits[:, -1])
         return last

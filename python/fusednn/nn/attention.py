@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from .. import functional as F
+from .._tensor.device import beside, device_of, is_array, namespace
 from .._tensor.shape import cat
 from .._tensor.tape import Array, needs, raw
 from ..functional.heads import split_rows
@@ -249,10 +249,11 @@ class MultiheadAttention(Module):
         end = start + max(q.shape[2], k.shape[2])
         dtype = q.dtype
         angles = self._angles
-        if angles is None or angles[0].shape[0] < end or angles[0].dtype != dtype:
+        known = angles is not None and angles[0].shape[0] >= end and angles[0].dtype == dtype
+        if angles is None or not known or device_of(angles[0]) != device_of(raw(q)):
             # Twice as many as needed, so that generation does not compute them at every step.
-            angles = F.rotary_angles(2 * end, self.rotary_dim, self.rotary_base, dtype=dtype)
-            self._angles = angles
+            cos, sin = F.rotary_angles(2 * end, self.rotary_dim, self.rotary_base, dtype=dtype)
+            self._angles = angles = (beside(cos, raw(q)), beside(sin, raw(q)))
         cos, sin = (table[start:] for table in angles)
         dim = 0 if self.rotary_dim == self.kdim_head else self.rotary_dim
         return (
@@ -300,7 +301,7 @@ class MultiheadAttention(Module):
         length, keys = q.shape[2], k.shape[2]
         if is_causal:
             offset = keys - length if is_causal == "lower_right" else 0
-            seen = np.tri(length, keys, offset, dtype=bool)
+            seen = beside(np.tri(length, keys, offset, dtype=bool), raw(q))
             mask = seen if mask is None else _both(mask, seen, q.dtype)
         extra = 0
         batch = q.shape[0]
@@ -312,12 +313,14 @@ class MultiheadAttention(Module):
             v = cat([v, more_v.expand(batch, heads, 1, value_width)], 2)
             extra += 1
         if self.add_zero_attn:
-            k = cat([k, np.zeros((*k.shape[:2], 1, k.shape[3]), k.dtype)], 2)
-            v = cat([v, np.zeros((*v.shape[:2], 1, v.shape[3]), v.dtype)], 2)
+            zeros = namespace(raw(k)).zeros
+            k = cat([k, zeros((*k.shape[:2], 1, k.shape[3]), k.dtype)], 2)
+            v = cat([v, zeros((*v.shape[:2], 1, v.shape[3]), v.dtype)], 2)
             extra += 1
         if mask is not None:
             dtype = mask.dtype
-            always = np.full((*mask.shape[:-1], extra), dtype.kind == "b", dtype)
+            full = namespace(raw(mask)).full
+            always = full((*mask.shape[:-1], extra), dtype.kind == "b", dtype)
             mask = cat([mask, always], mask.ndim - 1)
         return k, v, mask, False
 
@@ -344,8 +347,8 @@ def _same(a: Any, b: Any) -> bool:
 def _allowed(name: str, mask: Any) -> Any:
     """PyTorch's mask (True = blocked) as the function's; floats as they are."""
     data = raw(mask)
-    if not isinstance(data, ndarray) or (data.dtype != bool and data.dtype.kind != "f"):
-        kind = data.dtype if isinstance(data, ndarray) else type(data).__name__
+    if not is_array(data) or (data.dtype != bool and data.dtype.kind != "f"):
+        kind = data.dtype if is_array(data) else type(data).__name__
         raise TypeError(
             f"MultiheadAttention: {name} has dtype {kind}, expected bool (True = blocked) or floats"
         )
@@ -358,4 +361,4 @@ def _both(a: Any, b: Any, dtype: Any) -> Any:
     first, second = (
         np.where(raw(one), 0, -np.inf).astype(dtype) if one.dtype == bool else one for one in (a, b)
     )
-    return second + first if isinstance(first, ndarray) else first + second
+    return second + first if is_array(first) else first + second

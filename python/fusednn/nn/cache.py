@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .._tensor.device import beside, namespace
 from .._tensor.tape import Array
 
 
@@ -44,7 +45,7 @@ class KVCache:
             # Doubled, so that all copies together cost no more than the last.
             room = max(new, 2 * self.length)
             grown = [
-                np.empty((*a.shape[:2], room, a.shape[3]), self._stored or a.dtype)
+                namespace(a).empty((*a.shape[:2], room, a.shape[3]), self._stored or a.dtype)
                 for a in (key, value)
             ]
             for to, old in zip(grown, self._buffers, strict=False):
@@ -62,7 +63,7 @@ class KVCache:
 
     def reorder(self, rows: Array) -> None:
         """Row i of the batch becomes the old row rows[i], as beam search needs it."""
-        self._buffers = [buffer[rows] for buffer in self._buffers]
+        self._buffers = [buffer[beside(rows, buffer)] for buffer in self._buffers]
 
 
 def _stored_dtype(name: str) -> Any:

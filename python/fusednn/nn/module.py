@@ -9,7 +9,18 @@ import numpy as np
 from numpy import ndarray
 
 from .._tensor.creation import from_gpu, from_numpy
-from .._tensor.device import as_cupy, beside, device_of, host, is_device, moved, on_gpu
+from .._tensor.device import (
+    as_cupy,
+    beside,
+    device_of,
+    dtype_named,
+    host,
+    is_bfloat16,
+    is_device,
+    is_float,
+    moved,
+    on_gpu,
+)
 from .._tensor.tape import PRIVATE, SHARED, Array, TensorBase, wrap
 from .._tensor.tensor import Tensor, supported_dtype
 from .._tensor.walk import RemovableHandle
@@ -420,7 +431,8 @@ class Module:
 
     def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
         """Parameters and buffers in another dtype (floats only) and on a device, in place:
-        to(np.float64), to("cuda"). ValueError for a device that is not here."""
+        to(np.float64), to("cuda"). ValueError for a device that is not here. np.float16 and
+        "bfloat16" are for modules on a GPU."""
         for target in targets:
             if is_device(target):
                 device = target
@@ -428,9 +440,13 @@ class Module:
                 dtype, device = target._data.dtype, device_of(target._data)
             else:
                 dtype = target
-        wanted = None if dtype is None else supported_dtype("to", np.dtype(dtype))
-        if wanted is not None and wanted.kind != "f":
-            raise TypeError(f"to: a module's dtype must be float32 or float64, got {wanted}")
+        wanted = None
+        if dtype is not None:
+            first = next(iter(self.parameters()), None)
+            place = device if device is not None or first is None else first.device
+            wanted = supported_dtype("to", dtype_named(dtype), place)
+            if not is_float(wanted):
+                raise TypeError(f"to: a module's dtype must be float32 or float64, got {wanted}")
         for module in self.modules():
             for registry in (module._parameters, module._buffers):
                 for member in registry.values():
@@ -483,7 +499,7 @@ def _as_tensor(value: Any) -> Any:
         return from_numpy(value)
     if on_gpu(value):
         array = as_cupy(value)
-        return from_gpu("forward", array) if array.dtype.kind == "f" else array
+        return from_gpu("forward", array) if is_float(array.dtype) else array
     return value
 
 
@@ -507,17 +523,20 @@ def _misfit(own: Array, new: Any) -> str:
     if new.shape != own.shape:
         return f"has shape {new.shape}, expected {own.shape}"
     kinds = "iu" if own.dtype.kind in "iu" else own.dtype.kind
-    if new.dtype.kind not in kinds:
+    if new.dtype.kind not in kinds and not (is_float(own.dtype) and is_float(new.dtype)):
         return f"has dtype {new.dtype}, expected {own.dtype}"
     if new.dtype.itemsize > own.dtype.itemsize and not _within(new, own.dtype):
         return f"has values of {new.dtype} that {own.dtype} has not"
     return ""
 
 
+_LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127  # NumPy's finfo does not know it
+
+
 def _within(new: Array, dtype: np.dtype[Any]) -> bool:
     """Whether all (finite) values lie in dtype's range."""
-    if dtype.kind == "f":
-        largest = np.finfo(dtype).max
+    if is_float(dtype):
+        largest = _LARGEST_BFLOAT16 if is_bfloat16(dtype) else float(np.finfo(dtype).max)
         return not (np.isfinite(new) & (abs(new) > largest)).any()
     if dtype.kind in "iu":
         return not ((new < np.iinfo(dtype).min) | (new > np.iinfo(dtype).max)).any()
@@ -538,18 +557,11 @@ def _array(value: Any) -> Any:
         return value
 
 
-def is_bfloat16(dtype: Any) -> bool:
-    """Whether this is the dtype that the package ml_dtypes adds to NumPy, or its scalar type; known
-    by its name, so that the package is not needed."""
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    return name == "bfloat16"
-
-
 def cast_float(member: TensorBase, dtype: np.dtype[Any] | None, device: Any = None) -> None:
     """A parameter or buffer, and its gradient, with another dtype (if it is a float's) and on
     another device, in place."""
     data = member._data
-    if dtype is None or not (data.dtype.kind == "f" or is_bfloat16(data.dtype)):
+    if dtype is None or not is_float(data.dtype):
         dtype = data.dtype
     new = _converted(data, dtype, device)
     if new is not data:

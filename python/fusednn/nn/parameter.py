@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from .._tensor.device import as_cupy, is_array, on_gpu
+from .._tensor.device import as_cupy, is_array, is_half, on_gpu
 from .._tensor.display import represent
 from .._tensor.tape import PRIVATE, Array, raw
 from .._tensor.tensor import Tensor
@@ -16,9 +16,9 @@ from .._tensor.tensor import Tensor
 class Parameter(Tensor):
     """A Tensor that requires grad and registers itself when set on a `Module`.
 
-    Copies `data` (an array or Tensor of float32 or float64), so an optimiser never writes into an
-    array of the caller. `name` is the qualified name it had when `Module.parameters` or
-    `named_parameters` last gave it out, e.g. "encoder.weight"; None before.
+    Copies `data` (an array or Tensor of float32 or float64, on a GPU of 16 bits as well), so an
+    optimiser never writes into an array of the caller. `name` is the qualified name it had when
+    `Module.parameters` or `named_parameters` last gave it out, e.g. "encoder.weight"; None before.
 
     >>> import numpy as np
     >>> from fusednn import nn
@@ -37,7 +37,7 @@ class Parameter(Tensor):
             raise TypeError(
                 f"Parameter: data must be a Tensor or an array, got {type(data).__name__}"
             )
-        if array.dtype.char not in "fd":
+        if array.dtype.char not in "fd" and not (is_half(array.dtype) and on_gpu(array)):
             raise TypeError(f"Parameter: data has dtype {array.dtype}, expected float32 or float64")
         if type(array) is not ndarray and on_gpu(array):
             self._data = as_cupy(array).copy()

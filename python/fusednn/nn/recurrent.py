@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from .. import functional as F
+from .._tensor.device import is_bfloat16
 from ..functional.packed import LayerWeights, PackedWeights
 from . import init
 from .dense import check_sizes, new_parameter
-from .module import Module, cast_float, is_bfloat16
+from .module import Module, cast_float
 from .parameter import Parameter
 from .utils.rnn import PackedSequence, through
 

@@ -6,6 +6,7 @@ from .adaptive import Adagrad, RMSprop
 from .average import EMA
 from .clip import clip_grad_norm_, clip_grad_value_
 from .optimizer import Optimizer
+from .scaler import GradScaler
 from .sgd import SGD
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "GradScaler",
     "Optimizer",
     "RMSprop",
     "clip_grad_norm_",

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from .._tensor.device import beside, host, is_writable, namespace
+from .._tensor.autocast import cast_array
+from .._tensor.device import beside, host, is_float, is_half, is_writable, namespace
 from .._tensor.mode import enable_grad
-from .._tensor.tape import TensorBase, raw
+from .._tensor.tape import TensorBase, raw, wrap
 
 Group = dict[str, Any]
 Params = Iterable[Any]
 LARGEST = sys.float_info.max  # as ints can be larger, isfinite would overflow
 _MOST_STEPS = 1 << 53  # beyond, a count is no exact float any more
+
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+class _Master(NamedTuple):
+    """A 16-bit parameter in float32, and the parameter's array and version that were made of it."""
+
+    array: Any
+    data: Any
+    version: int
+
+    def fits(self, parameter: TensorBase) -> bool:
+        return self.data is parameter._data and self.version == parameter._memory[0]
 
 
 class Optimizer:
@@ -25,6 +40,10 @@ class Optimizer:
     params: Tensors or Parameters, (name, parameter) pairs, or groups: dictionaries with "params"
     and options of their own. State is keyed by name: that of the pair, else the one a Parameter
     learnt from `Module.parameters()`, else its position ("#0", "#1", ...).
+
+    Parameters of 16 bits are updated through a copy in float32, in which small steps add up (the
+    "master weights" of Micikevicius et al., "Mixed Precision Training", ICLR 2018); their state is
+    float32 as well, and the copies are saved with it.
     """
 
     # Arrays of a parameter's shape that `state` may hold; "step" counts updates.
@@ -33,6 +52,7 @@ class Optimizer:
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.state: dict[TensorBase, dict[str, Any]] = {}
+        self._masters: dict[TensorBase, _Master] = {}
         self.param_groups: list[Group] = []
         if isinstance(params, TensorBase):
             raise TypeError(f"{self._name}: params must be an iterable of Tensors, got one Tensor")
@@ -73,7 +93,7 @@ class Optimizer:
                 )
             if parameter._node is not None:
                 raise ValueError(f"{self._name}: can only optimise leaf tensors")
-            if parameter._data.dtype.kind != "f":
+            if not is_float(parameter._data.dtype):
                 raise TypeError(
                     f"{self._name}: a parameter has dtype {parameter._data.dtype}, expected floats"
                 )
@@ -143,8 +163,41 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            self._update(group)
+            halves = [
+                parameter
+                for parameter in group["params"]
+                if parameter._grad is not None and is_half(parameter._data.dtype)
+            ]
+            if halves:
+                self._update_halves(group, halves)
+            else:
+                self._update(group)
         return loss
+
+    def _update_halves(self, group: Group, halves: list[Any]) -> None:
+        """`_update` with float32 in the place of these parameters and their gradients."""
+        own = [(parameter._data, parameter._grad) for parameter in halves]
+        try:
+            for parameter in halves:
+                parameter._data, parameter._grad = (
+                    self._master(parameter),
+                    wrap(cast_array(parameter._grad._data, _FLOAT32)),
+                )
+            self._update(group)
+        finally:
+            for parameter, (data, grad) in zip(halves, own, strict=True):
+                master = parameter._data
+                parameter._data, parameter._grad = data, grad
+                if master is not data:
+                    data[...] = cast_array(master, data.dtype)
+                    self._masters[parameter] = _Master(master, data, parameter._memory[0])
+
+    def _master(self, parameter: TensorBase) -> Any:
+        """The float32 copy; a new one where somebody else changed the parameter."""
+        kept = self._masters.get(parameter)
+        if kept is None or not kept.fits(parameter):
+            return cast_array(parameter._data, _FLOAT32)
+        return kept.array
 
     def _update(self, group: Group) -> None:
         raise NotImplementedError
@@ -171,6 +224,9 @@ class Optimizer:
                         key: value.copy() if isinstance(value, ndarray) else host(value)
                         for key, value in self.state[parameter].items()
                     }
+                kept = self._masters.get(parameter)
+                if kept is not None and kept.fits(parameter):
+                    state.setdefault(name, {})["master"] = host(kept.array)
             options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
             groups.append({**options, "params": list(group["param_names"])})
         return {"state": state, "param_groups": groups}
@@ -210,11 +266,18 @@ class Optimizer:
                 options[key] = self._checked_option(key, group.get(key, group["lr"]), value)
             self._check_options(options)
         state: dict[TensorBase, dict[str, Any]] = {}
+        masters: dict[TensorBase, _Master] = {}
         for group in self.param_groups:
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
-                if name in saved_state:
-                    state[parameter] = self._checked_state(name, parameter, saved_state[name])
-        self.state = state
+                if name not in saved_state:
+                    continue
+                entry = self._checked_state(name, parameter, saved_state[name])
+                master = entry.pop("master", None)
+                if master is not None and is_half(parameter._data.dtype):
+                    masters[parameter] = _Master(master, parameter._data, parameter._memory[0])
+                if entry or not saved_state[name]:
+                    state[parameter] = entry
+        self.state, self._masters = state, masters
         for group, options in zip(self.param_groups, saved_groups, strict=True):
             group.update(options)
 
@@ -238,6 +301,7 @@ class Optimizer:
         self, name: str, parameter: TensorBase, entry: dict[str, Any]
     ) -> dict[str, Any]:
         data = parameter._data
+        dtype = _FLOAT32 if is_half(data.dtype) else data.dtype
         out: dict[str, Any] = {}
         for key, value in entry.items():
             value = host(raw(value))
@@ -245,7 +309,7 @@ class Optimizer:
                 if not hasattr(value, "__index__") or not 0 <= value <= _MOST_STEPS:
                     raise ValueError(f"{self._name}: step of {name} is {value!r}, expected a count")
                 out[key] = value.__index__()
-            elif key not in self._state_arrays:
+            elif key not in (*self._state_arrays, "master"):
                 raise ValueError(f"{self._name}: {name} has state {key!r}, which is not mine")
             elif not isinstance(value, ndarray) or value.dtype.kind != "f":
                 raise ValueError(f"{self._name}: {key} of {name} is not an array of floats")
@@ -254,7 +318,7 @@ class Optimizer:
                     f"{self._name}: {key} of {name} has shape {value.shape}, expected {data.shape}"
                 )
             else:
-                out[key] = beside(np.array(value, data.dtype, order="C"), data)
+                out[key] = beside(np.array(value, dtype, order="C"), data)
         return out
 
     def __repr__(self) -> str:

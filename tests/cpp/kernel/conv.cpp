@@ -249,6 +249,7 @@ std::vector<ConvParams> shapes() {
         // Enough work for several threads: dense, 1x1, strided, depthwise.
         plane(2, 32, 20, 20, 32, 3),
         plane(1, 48, 17, 19, 40, 1),
+        plane(1, 96, 14, 14, 33, 1),
         plane(3, 17, 23, 21, 19, 3, 2),
         plane(2, 24, 40, 33, 24, 3, 1, -1, 1, 24),
         plane(5, 3, 19, 19, 16, 5),
@@ -256,6 +257,15 @@ std::vector<ConvParams> shapes() {
     // Output widths around one and two vectors; channels around the tiles; Winograd's tiles.
     for (i64 width : {3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33})
         list.push_back(plane(1, 3, 3, width, 2, 3));
+    // Strips of three taps: around their widths, cut by rows, out of a volume, with odd padding.
+    for (i64 width : {1, 2, 5, 15, 16, 17, 47, 48, 63, 64, 65, 66, 67, 113})
+        list.push_back(plane(1, 2, 5, width, 2, 3, 1, -1, 1, 2));
+    list.push_back(plane(2, 3, 131, 19, 3, 3, 1, -1, 1, 3));
+    list.push_back(plane(1, 3, 7, 70, 3, 3, 1, 0, 1, 3));
+    list.push_back(plane(1, 3, 6, 34, 3, 3, 1, 4, 1, 3));
+    list.push_back(uneven(plane(1, 3, 9, 33, 3, 3, 1, -1, 1, 3), 2));
+    list.push_back(uneven(plane(1, 3, 9, 33, 3, 3, 1, 2, 1, 3), -2));
+    list.push_back(conv(1, 2, {3, 6, 20}, 2, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 2));
     for (i64 channels : {13, 14, 15, 27, 28, 29}) list.push_back(plane(1, 2, 6, 6, channels, 3));
     for (i64 size : {4, 5, 6, 7, 8, 9, 13}) list.push_back(plane(1, 16, size, size, 16, 3));
     return list;

@@ -91,6 +91,8 @@ void all() {
                            Shape{1, 1031, 97}, Shape{1031, 1, 97}, Shape{307, 14, 401}}) {
         for (i64 i = 0; i < 4; ++i) gemm_case<T>(s, variant(index++));
     }
+    // Every rest of columns behind whole vectors, by the deep products that have narrow tiles.
+    for (i64 rest = 0; rest <= 32; ++rest) gemm_case<T>({29, 160 + rest, 71}, variant(index++));
 }
 
 }  // namespace

@@ -106,6 +106,19 @@ inline __half2 __floats2half2_rn(float a, float b) {
     return {__float2half_rn(a), __float2half_rn(b)};
 }
 
+inline __half __ushort_as_half(unsigned short bits) {
+    return {bits};
+}
+inline unsigned short __half_as_ushort(__half v) {
+    return v.bits;
+}
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
+    return {bits};
+}
+inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 v) {
+    return v.bits;
+}
+
 // ---- mathematics; exp(float) and its like come from math.h
 // ---------------------------------------
 

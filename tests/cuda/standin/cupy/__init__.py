@@ -307,7 +307,8 @@ def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
     buffer = _Buffer(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
     # Without elements there is no memory either, but NumPy wants an address.
     described = np.asarray(_Address(buffer.ptr or 64, shape, dtype))
-    return ndarray(buffer, described)
+    # The interface has no letters for ml_dtypes' bfloat16.
+    return ndarray(buffer, described.view(dtype))
 
 
 def array(value: Any, dtype: Any = None, copy: bool = True) -> ndarray:
@@ -330,8 +331,8 @@ def asarray(value: Any, dtype: Any = None) -> ndarray:
 def _borrow(owner: Any) -> ndarray:
     """The memory of a foreign object, which stays alive as long as this array."""
     interface = owner.__cuda_array_interface__
-    dtype = np.dtype(interface["typestr"])
-    described = np.asarray(_Address(interface["data"][0], interface["shape"], dtype))
+    dtype = owner.dtype if isinstance(owner, ndarray) else np.dtype(interface["typestr"])
+    described = np.asarray(_Address(interface["data"][0], interface["shape"], dtype)).view(dtype)
     if interface.get("strides"):
         described = np.lib.stride_tricks.as_strided(described, strides=interface["strides"])
     whole = owner._buffer if isinstance(owner, ndarray) else owner.array._buffer

@@ -1,0 +1,435 @@
+// Attention's backward (Dao, "FlashAttention-2", ICLR 2024), see gradient.h: one kernel over tiles
+// of queries for dQ and the peaks, one over tiles of keys for dK and dV. Each sum belongs to one
+// block and grows in one order.
+#include "cuda/attention/gradient.h"
+#include "cuda/kernels.h"
+
+namespace fusednn::cuda {
+
+namespace {
+
+template <class Math>
+struct GradientTiles {
+    alignas(16) typename Math::Value row_a[Math::kRows][Math::kStride];
+    alignas(16) typename Math::Value row_b[Math::kRows][Math::kStride];
+    alignas(16) typename Math::Value column_a[Math::kColumns][Math::kStride];
+    alignas(16) typename Math::Value column_b[Math::kColumns][Math::kStride];
+    typename Math::Exchange exchange;
+};
+
+// ---- dQ
+// ------------------------------------------------------------------------------------------
+
+template <class Math, class T>
+class QueryBackward {
+  public:
+    using Sum = typename Math::Sum;
+    using Tiles = GradientTiles<Math>;
+    static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
+
+    FUSEDNN_DEVICE QueryBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
+                                 const Item& item, int row0)
+        : call_(call),
+          p_(call.p),
+          tiles_(tiles),
+          s_(s),
+          item_(item),
+          walk_(row0, s.queries),
+          kv_head_(item.head / int(p_.heads / p_.kv_heads)),
+          scores_(call.p, call.format, s, item.head),
+          keys_{tiles.row_a, tiles.column_a, rows_of(p_.query, s.batch, item.head, s.query0),
+                rows_of(p_.key, s.batch, kv_head_, s.key0), int(p_.dim)},
+          values_{tiles.row_b, tiles.column_b, rows_of(call.g.grad, s.batch, item.head, s.query0),
+                  rows_of(p_.value, s.batch, kv_head_, s.key0), int(p_.value_dim)} {
+        const i64 first = call.first_row(s, item.head);
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            const int row = row0 + Math::row(i);
+            stats_[i] = query_stats(call, first + row, row < s.queries);
+        }
+    }
+
+    FUSEDNN_DEVICE void run() {
+#pragma unroll 1
+        for (int careful = 0; careful < 2; ++careful) {
+            pass(careful > 0);
+            // Only what is no number takes care, and is worth it where keys are hidden.
+            if (!call_.masked || !__syncthreads_or(!all_finite<Math>(out_))) break;
+        }
+        finish();
+    }
+
+  private:
+    FUSEDNN_DEVICE void pass(bool careful) {
+        clear(out_);
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            peaks_[i] = -1;
+            slopes_[i] = Sum(1);
+            rest_[i] = Sum(0);
+        }
+        const int last = smaller_of(walk_.row0 + Math::kRows, s_.queries) - 1;
+        const int begin = s_.range(walk_.row0).begin, end = s_.range(last).end;
+        const int inner_begin = s_.range(last).begin, inner_end = s_.range(walk_.row0).end;
+        bool resident = false;
+#pragma unroll 1
+        for (int key0 = begin / Math::kColumns * Math::kColumns; key0 < end;
+             key0 += Math::kColumns) {
+            typename Math::Scores x, ds;
+            walk_.multiply(call_.format, x, keys_, key0, s_.keys, resident);
+            multiply_values(ds, key0, resident);
+            resident = true;
+            const bool inner = walk_.row0 + Math::kRows <= s_.queries && key0 >= inner_begin &&
+                               key0 + Math::kColumns <= inner_end;
+            if (walk_.busy) row_gradients(x, ds, key0, inner);
+            if (keys_.parts() > 1) {
+                __syncthreads();
+                keys_.copy_column_tile(key0, s_.keys, item_.chunk);
+                wait_for_copies();
+            }
+            if (walk_.busy) {
+                add_rows<Math>(call_.format, careful, out_, ds, tiles_.exchange, keys_.column_tile,
+                               keys_.width(item_.chunk));
+            }
+            __syncthreads();
+        }
+    }
+
+    // dP, computed, or given where the weights were the result.
+    FUSEDNN_DEVICE void multiply_values(typename Math::Scores& dp, int key0, bool resident) {
+        if (!call_.g.of_weights)
+            return walk_.multiply(call_.format, dp, values_, key0, s_.keys, resident);
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            const int row = walk_.row0 + Math::row(i);
+#pragma unroll
+            for (int n = 0; n < kLaneColumns; ++n) {
+                const int key = key0 + Math::column(n);
+                const bool real = row < s_.queries && key < s_.keys;
+                dp[i][n] = real ? call_.format.widen(values_.rows[row][s_.key0 + key]) : Sum(0);
+            }
+        }
+    }
+
+    // dP becomes scale * dS, by the softcap's slope too; a peak's is left for the end.
+    FUSEDNN_DEVICE void row_gradients(const typename Math::Scores& x, typename Math::Scores& ds,
+                                      int key0, bool inner) {
+        const Place<Math, false> place{walk_.row0, key0};
+        unsigned kept[kLaneRows];
+        if (call_.dropout.on) {
+            draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + item_.head), place,
+                       kept);
+        }
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+#pragma unroll
+            for (int n = 0; n < kLaneColumns; ++n) {
+                Sum slope;
+                const Sum score =
+                    scores_.score(x[i][n], place.query(i, n), place.key(i, n), inner, &slope);
+                const Sum w = scores_.weight(score, stats_[i].maximum, stats_[i].inverse);
+                Sum dp = ds[i][n];
+                if (call_.dropout.on) {
+                    dp *= kept[i] >> n & 1 ? Sum(call_.dropout.factor) : Sum(0);
+                }
+                // A key without weight may hold NaN.
+                Sum d = w == Sum(0) ? Sum(0) : w * (dp - stats_[i].dot);
+                if (stats_[i].inverse > Sum(0.5)) {
+                    if (w > Sum(0.5)) {
+                        peaks_[i] = place.key(i, n);
+                        slopes_[i] = slope;
+                        d = Sum(0);
+                    }
+                    rest_[i] += d;
+                }
+                ds[i][n] = w == Sum(0) ? Sum(0) : d * Sum(p_.scale) * slope;
+            }
+    }
+
+    FUSEDNN_DEVICE void finish() {
+        const i64 first = call_.first_row(s_, item_.head);
+        Sum factor[kLaneRows];
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            factor[i] = Sum(1);
+            const int row = walk_.row0 + Math::row(i), mine = peaks_[i];
+            const int peak = row_reduce(mine, Larger());
+            const Sum ds = -row_reduce(rest_[i], Add());
+            const Sum slope = row_reduce(mine >= 0 ? slopes_[i] : Sum(0), Add());
+            if (row >= s_.queries) continue;
+            if (threadIdx.x % 4 == 0 && item_.chunk == 0) call_.peaks[first + row] = {peak, ds};
+            if (peak < 0) continue;
+            const Sum weight = ds * Sum(p_.scale) * slope;
+            const T* const key = keys_.columns[peak] + item_.chunk * Math::kDim;
+#pragma unroll
+            for (int m = 0; m < Math::kOutOfLane; ++m) {
+                const int column = Math::out_column(m);
+                if (item_.chunk * Math::kDim + column < p_.dim) {
+                    out_[i][m] += weight * call_.format.widen(key[column]);
+                }
+            }
+        }
+        store_rows<Math>(call_.format, out_,
+                         rows_of(call_.g.query, s_.batch, item_.head, s_.query0), walk_.row0,
+                         s_.queries, item_.chunk * Math::kDim, int(p_.dim), factor);
+    }
+
+    const GradientCall<T>& call_;
+    const AttentionParams<T>& p_;
+    Tiles& tiles_;
+    const Sequence& s_;
+    const Item& item_;
+    const Walk<Math> walk_;
+    const int kv_head_;
+    const HeadScores<Math, T> scores_;
+    const Side<Math> keys_, values_;
+    QueryStats<Sum> stats_[kLaneRows];
+    typename Math::Out out_;
+    int peaks_[kLaneRows];
+    Sum slopes_[kLaneRows], rest_[kLaneRows];  // the peak's slope, the sum of the others' dS
+};
+
+template <class Math, class T>
+__global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
+    query_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
+    FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
+    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
+        const Item item = items[number];
+        int row0;
+        const int part = sequence_of_tile(call.p.query_starts, int(call.p.sequences), Math::kRows,
+                                          item.tile, &row0);
+        const Sequence s = get_sequence(call.p, item.batch, part);
+        if (row0 < s.queries) QueryBackward<Math, T>(call, tiles, s, item, row0).run();
+    }
+}
+
+// ---- dK and dV
+// -----------------------------------------------------------------------------------
+
+// The rows of the tiles are keys here, the columns queries. item.head: of the keys.
+template <class Math, class T>
+class KeyBackward {
+  public:
+    using Sum = typename Math::Sum;
+    using Tiles = GradientTiles<Math>;
+    static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
+
+    FUSEDNN_DEVICE KeyBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
+                               const Item& item, int row0)
+        : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), walk_(row0, s.keys) {}
+
+    FUSEDNN_DEVICE void run() {
+        const int group = int(p_.heads / p_.kv_heads);
+#pragma unroll 1
+        for (int careful = 0; careful < 2; ++careful) {
+            clear(key_grad_);
+            clear(value_grad_);
+            resident_ = false;
+#pragma unroll 1
+            for (int head = item_.head * group; head < (item_.head + 1) * group; ++head) {
+                pass(head, careful > 0);
+            }
+            const bool finite = all_finite<Math>(key_grad_) && all_finite<Math>(value_grad_);
+            if (!call_.masked || !__syncthreads_or(!finite)) break;
+        }
+        Sum factor[kLaneRows];
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) factor[i] = Sum(1);
+        const int column0 = item_.chunk * Math::kDim;
+        store_rows<Math>(call_.format, key_grad_,
+                         rows_of(call_.g.key, s_.batch, item_.head, s_.key0), walk_.row0, s_.keys,
+                         column0, int(p_.dim), factor);
+        store_rows<Math>(call_.format, value_grad_,
+                         rows_of(call_.g.value, s_.batch, item_.head, s_.key0), walk_.row0, s_.keys,
+                         column0, int(p_.value_dim), factor);
+    }
+
+  private:
+    FUSEDNN_DEVICE void pass(int head, bool careful) {
+        const HeadScores<Math, T> scores(p_, call_.format, s_, head);
+        const Side<Math> queries{tiles_.row_a, tiles_.column_a,
+                                 rows_of(p_.key, s_.batch, item_.head, s_.key0),
+                                 rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
+        const Side<Math> grads{tiles_.row_b, tiles_.column_b,
+                               rows_of(p_.value, s_.batch, item_.head, s_.key0),
+                               rows_of(call_.g.grad, s_.batch, head, s_.query0), int(p_.value_dim)};
+        const int last = smaller_of(walk_.row0 + Math::kRows, s_.keys) - 1;
+        const int begin = s_.queries_of(walk_.row0).begin, end = s_.queries_of(last).end;
+#pragma unroll 1
+        for (int query0 = begin / Math::kColumns * Math::kColumns; query0 < end;
+             query0 += Math::kColumns) {
+            typename Math::Scores x, ds;
+            walk_.multiply(call_.format, x, queries, query0, s_.queries, resident_);
+            if (call_.g.of_weights) {
+                given(ds, grads, query0);
+            } else {
+                walk_.multiply(call_.format, ds, grads, query0, s_.queries, resident_);
+            }
+            resident_ = true;
+            if (walk_.busy) column_gradients(scores, x, ds, head, query0);
+            if (queries.parts() > 1 || grads.parts() > 1) {
+                __syncthreads();
+                queries.copy_column_tile(query0, s_.queries, item_.chunk);
+                grads.copy_column_tile(query0, s_.queries, item_.chunk);
+                wait_for_copies();
+            }
+            if (walk_.busy) {
+                add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange,
+                               grads.column_tile, grads.width(item_.chunk));
+                add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange,
+                               queries.column_tile, queries.width(item_.chunk));
+            }
+            __syncthreads();
+        }
+    }
+
+    FUSEDNN_DEVICE void given(typename Math::Scores& dp, const Side<Math>& grads, int query0) {
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            const int key = walk_.row0 + Math::row(i);
+#pragma unroll
+            for (int n = 0; n < kLaneColumns; ++n) {
+                const int query = query0 + Math::column(n);
+                const bool real = query < s_.queries && key < s_.keys;
+                dp[i][n] = real ? call_.format.widen(grads.columns[query][s_.key0 + key]) : Sum(0);
+            }
+        }
+    }
+
+    // Products become weights, as the values meet them, and dP becomes scale * dS.
+    FUSEDNN_DEVICE void column_gradients(const HeadScores<Math, T>& scores,
+                                         typename Math::Scores& x, typename Math::Scores& ds,
+                                         int head, int query0) {
+        const Place<Math, true> place{walk_.row0, query0};
+        const int last_query = query0 + Math::kColumns - 1;
+        const bool inner = last_query < s_.queries && s_.range(last_query).begin <= walk_.row0 &&
+                           s_.range(query0).end >= walk_.row0 + Math::kRows;
+        unsigned kept[kLaneRows];
+        if (call_.dropout.on) {
+            draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + head), place, kept);
+        }
+        const i64 first = call_.first_row(s_, head);
+#pragma unroll
+        for (int n = 0; n < kLaneColumns; ++n) {
+            const int query = query0 + Math::column(n);
+            const bool real = query < s_.queries;
+            const QueryStats<Sum> stats = query_stats(call_, first + query, real);
+            const Peak<Sum> peak = real ? call_.peaks[first + query] : Peak<Sum>{-1, Sum(0)};
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i) {
+                const int key = walk_.row0 + Math::row(i);
+                Sum slope;
+                const Sum score = scores.score(x[i][n], query, key, inner, &slope);
+                const Sum w = scores.weight(score, stats.maximum, stats.inverse);
+                Sum dp = ds[i][n], factor = Sum(1);
+                if (call_.dropout.on) {
+                    factor = kept[i] >> n & 1 ? Sum(call_.dropout.factor) : Sum(0);
+                }
+                dp *= factor;
+                Sum d = w == Sum(0) ? Sum(0) : w * (dp - stats.dot);
+                if (key == peak.key) d = peak.ds;
+                ds[i][n] = w == Sum(0) ? Sum(0) : d * Sum(p_.scale) * slope;
+                x[i][n] = w * factor;
+            }
+        }
+    }
+
+    const GradientCall<T>& call_;
+    const AttentionParams<T>& p_;
+    Tiles& tiles_;
+    const Sequence& s_;
+    const Item& item_;
+    const Walk<Math> walk_;
+    bool resident_ = false;
+    typename Math::Out key_grad_, value_grad_;
+};
+
+template <class Math, class T>
+__global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
+    key_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
+    FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
+    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
+        const Item item = items[number];
+        int row0;
+        const int part = sequence_of_tile(call.p.key_starts, int(call.p.sequences), Math::kRows,
+                                          item.tile, &row0);
+        const Sequence s = get_sequence(call.p, item.batch, part);
+        if (row0 < s.keys) KeyBackward<Math, T>(call, tiles, s, item, row0).run();
+    }
+}
+
+// ---- D
+// -------------------------------------------------------------------------------------------
+
+constexpr int kDotThreads = 256;
+
+// D of each row, a warp to a row. Where the outputs are weights and one is 0, as of a hidden key,
+// its gradient does not matter.
+template <class T>
+__global__ void __launch_bounds__(kDotThreads)
+    dot_kernel(const __grid_constant__ AttentionGradients<T> g, const Format<T> format, i64 heads,
+               i64 queries, i64 width, i64 rows, Accumulate<T>* dots) {
+    using Sum = Accumulate<T>;
+    const i64 step = i64(gridDim.x) * (kDotThreads / 32);
+    const int lane = int(threadIdx.x) % 32;
+    for (i64 row = i64(blockIdx.x) * (kDotThreads / 32) + threadIdx.x / 32; row < rows;
+         row += step) {
+        const i64 head = quotient(row, queries);
+        const int batch = int(quotient(head, heads)), query = int(row % queries);
+        const T* a = rows_of(g.grad, batch, int(head % heads), 0)[query];
+        const T* b = rows_of(g.output, batch, int(head % heads), 0)[query];
+        Sum sum = 0;
+        for (i64 i = lane; i < width; i += 32) {
+            const Sum y = format.widen(b[i]);
+            if (!g.of_weights || y != Sum(0)) sum += format.widen(a[i]) * y;
+        }
+        sum = warp_reduce<32>(sum, Add());
+        if (lane == 0) dots[row] = sum;
+    }
+}
+
+template <class T>
+void backward(const AttentionParams<T>& p, const Format<T>& format,
+              const AttentionGradients<T>& g) {
+    using Sum = Accumulate<T>;
+    if (p.query_lengths || p.key_lengths || p.query_starts) {
+        clear_heads(g.query, p.batch, p.heads, p.queries, p.dim);
+        clear_heads(g.key, p.batch, p.kv_heads, p.keys, p.dim);
+        clear_heads(g.value, p.batch, p.kv_heads, p.keys, p.value_dim);
+    }
+    const i64 rows = p.batch * p.heads * p.queries;
+    const Workspace<Sum> dots(rows);
+    const Workspace<Peak<Sum>> peaks(rows);
+    launch("attention_dots", {blocks_for(rows, kDotThreads / 32), kDotThreads}, dot_kernel<T>, g,
+           format, p.heads, p.queries, g.of_weights ? p.keys : p.value_dim, rows, dots.get());
+    const GradientCall<T> call{p, g, dots.get(), peaks.get(), format, Dropout::of(p), is_masked(p)};
+    with_gradient_math<T>(p.dim > p.value_dim ? p.dim : p.value_dim, [&](auto math) {
+        using Math = decltype(math);
+        constexpr i64 kShared = sizeof(GradientTiles<Math>);
+        const i64 chunks = chunks_of(p.dim, Math::kDim);
+        const i64 value_chunks = chunks_of(p.value_dim, Math::kDim);
+        const Items queries{tiles_of_rows(p.queries, p.query_starts, p.sequences, Math::kRows),
+                            chunks, p.batch, p.heads, true};
+        launch("attention_queries", {blocks_for(queries.count(), 1), Math::kThreads, kShared},
+               query_kernel<Math, T>, call, queries, queries.count());
+        const Items keys{tiles_of_rows(p.keys, p.key_starts, p.sequences, Math::kRows),
+                         chunks > value_chunks ? chunks : value_chunks, p.batch, p.kv_heads, false};
+        launch("attention_keys", {blocks_for(keys.count(), 1), Math::kThreads, kShared},
+               key_kernel<Math, T>, call, keys, keys.count());
+    });
+    if (g.bias) bias_gradient(call);
+}
+
+}  // namespace
+
+template <class T>
+void attention_backward(const AttentionParams<T>& p, const AttentionGradients<T>& g) {
+    backward(stored(p), StorageOf<T>::format(), stored(g));
+}
+
+#define FUSEDNN_ATTENTION(T) \
+    template void attention_backward<T>(const AttentionParams<T>&, const AttentionGradients<T>&);
+FUSEDNN_INSTANTIATE(FUSEDNN_ATTENTION)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_ATTENTION)
+
+}  // namespace fusednn::cuda

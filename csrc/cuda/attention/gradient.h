@@ -1,0 +1,110 @@
+// What the parts of attention's backward share. Scores are computed again from queries, keys and
+// the forward's stats. With P the weights and dP = dO V^T:
+//   dS = P * (dP - D), D = sum of P dP over the row = <dO, O>
+//   dV = P^T dO, dK = dS^T Q, dQ = dS K
+//
+// Where one key, the peak, has more than half of a row's weight, its dS is minus the sum of the
+// others': their difference from D would be rounding error, see cpu/attention/backward.cpp. The
+// kernel of dQ goes first and leaves the peaks for the others.
+#pragma once
+#include "cuda/attention/tiles.h"
+
+namespace fusednn::cuda {
+
+template <class Sum>
+struct Peak {
+    int key;  // in its sequence, or -1
+    Sum ds;
+};
+
+template <class T>
+struct GradientCall {
+    AttentionParams<T> p;
+    AttentionGradients<T> g;
+    const Accumulate<T>* dots;   // D of each row
+    Peak<Accumulate<T>>* peaks;  // of each row
+    Format<T> format;
+    Dropout dropout;
+    bool masked;
+
+    FUSEDNN_DEVICE i64 rows() const { return p.batch * p.heads * p.queries; }
+    FUSEDNN_DEVICE i64 first_row(const Sequence& s, int head) const {
+        return (s.batch * p.heads + head) * p.queries + s.query0;
+    }
+};
+
+// The gradient of the additive mask, once peaks are known: bias_gradient.cu.
+template <class T>
+void bias_gradient(const GradientCall<T>& call);
+
+// What is known of a query.
+template <class Sum>
+struct QueryStats {
+    Sum maximum, inverse, dot;
+};
+
+template <class T>
+FUSEDNN_DEVICE QueryStats<Accumulate<T>> query_stats(const GradientCall<T>& call, i64 row,
+                                                     bool real) {
+    if (!real) return {0, 0, 0};
+    return {call.g.stats[row], call.g.stats[call.rows() + row], call.dots[row]};
+}
+
+// Two factors of a product of features: rows of a tile and the columns that come and go.
+template <class Math>
+struct Side {
+    using Value = typename Math::Value;
+    using RowTile = Value[Math::kRows][Math::kStride];
+    using ColumnTile = Value[Math::kColumns][Math::kStride];
+    RowTile& row_tile;
+    ColumnTile& column_tile;
+    Rows<const Value> rows, columns;
+    int features;
+
+    FUSEDNN_DEVICE int parts() const { return int(chunks_of(features, Math::kDim)); }
+    FUSEDNN_DEVICE void copy_row_tile(int row0, int count, int part) const {
+        copy_rows<Math::kThreads, Math::kDim>(row_tile, rows, row0, count, part * Math::kDim,
+                                              features);
+    }
+    FUSEDNN_DEVICE void copy_column_tile(int column0, int count, int part) const {
+        copy_rows<Math::kThreads, Math::kDim>(column_tile, columns, column0, count,
+                                              part * Math::kDim, features);
+    }
+    FUSEDNN_DEVICE int width(int part) const {
+        return whole_steps(features - part * Math::kDim, Math::kDim);
+    }
+};
+
+FUSEDNN_DEVICE void wait_for_copies() {
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+}
+
+// A block's rows and the columns that it meets, both of one head of one sequence.
+template <class Math>
+struct Walk {
+    int row0, rows;  // rows: all there are
+    bool busy;       // has this warp some?
+
+    FUSEDNN_DEVICE Walk(int first, int count)
+        : row0(first), rows(count), busy(first + Math::first_row() < count) {}
+
+    // x = the products of the tile's rows with columns [column0, ...). The rows' first part is
+    // there already if `resident`.
+    FUSEDNN_DEVICE void multiply(const typename Math::Format& format, typename Math::Scores& x,
+                                 const Side<Math>& side, int column0, int columns,
+                                 bool resident) const {
+        clear(x);
+#pragma unroll 1
+        for (int part = 0; part < side.parts(); ++part) {
+            if (part > 0) __syncthreads();
+            if (!resident || side.parts() > 1) side.copy_row_tile(row0, rows, part);
+            side.copy_column_tile(column0, columns, part);
+            wait_for_copies();
+            if (busy) Math::multiply(format, x, side.row_tile, side.column_tile, side.width(part));
+        }
+    }
+};
+
+}  // namespace fusednn::cuda
