@@ -120,6 +120,20 @@ def test_blocks(xp):
     check(lambda: call("test_softmax", x, out, 64, 64))
 
 
+def test_optimisers(xp):
+    """Every array once, whatever the sizes of the tensors."""
+    columns = [[normal(xp, size) for size in (4096, 64, 8192)] for _ in range(4)]
+    adam = (None, [1] * 3, 0.1, 0.9, 0.99, 1e-8, 0.0, False, False)
+    check(lambda: _core.adam_step(*columns, *adam))
+    check(lambda: _core.sum_of_squares(columns[0], 1.0))
+    check(lambda: _core.scale_arrays(columns[0], 0.5))
+
+
+def test_transposes(xp):
+    x = normal(xp, 2, 64, 96)
+    check(lambda: F.relu(x.transpose(0, 2, 1)))
+
+
 def test_what_is_wrong_is_seen(xp):
     """Windows that lie far apart: every element in a sector of its own."""
     x = normal(xp, 1, 1, 64, 64)

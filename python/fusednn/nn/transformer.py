@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
+from .._tensor.device import beside
 from .._tensor.tape import Array, raw
 from . import init
 from .activation import Dropout
@@ -81,7 +82,8 @@ class SinusoidalPositionalEncoding(Module):
                 f"SinusoidalPositionalEncoding: positions {offset} to {end - 1} go beyond "
                 f"max_len={self.max_len}"
             )
-        return x + self.table(dtype)[offset:end]
+        table = self.table(dtype)[offset:end]
+        return x + beside(table, raw(x))
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, max_len={self.max_len}"
