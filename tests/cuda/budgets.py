@@ -21,6 +21,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
     ("conv/depthwise.cu", "*", 128),  # two blocks
     ("pool/average.cu", "*", 128),  # two blocks
+    ("recurrent/sequence*.cu", "*", 128),  # two blocks
     ("unfold.cu", "*", 96),  # two blocks, 64-bit positions
     ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
     ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
