@@ -1,8 +1,9 @@
 #include "ops/recurrent.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "bindings/array.h"
+#include "bindings/call.h"
 #include "bindings/init.h"
 #include "bindings/ints.h"
 #include "core/errors.h"
@@ -63,17 +64,19 @@ struct Extra {
 };
 
 // The arguments that forward and backward share, checked.
-struct Call {
+struct Arguments {
+    Call call;
     Array input;
     std::optional<Array> h0, c0, lengths, recurrent_mask;
     std::vector<Array> weights, masks;
+    std::vector<py::object> scratch;
     ops::RecurrentPlan plan;
     ops::RecurrentArrays arrays;
 
-    Call(const Options& options, py::handle input_object, py::handle h0_object,
-         py::handle c0_object, py::handle weight_objects, py::handle lengths_object,
-         const Extra& extra)
-        : input(Array::floating(input_object, options.op, "input")) {
+    Arguments(const Options& options, py::handle input_object, py::handle h0_object,
+              py::handle c0_object, py::handle weight_objects, py::handle lengths_object,
+              const Extra& extra)
+        : call(options.op), input(call.floating(input_object, "input")) {
         const char* op = options.op;
         ops::RecurrentArgs args{};
         args.op = op;
@@ -89,30 +92,17 @@ struct Call {
         const auto state = [&](std::optional<Array>& array, py::handle object, const char* name,
                                ops::Shape& shape, const ops::Shape*& to) {
             if (object.is_none()) return;
-            array = Array::floating_like(object, input, op, name);
+            array = call.floating_like(object, input, name);
             shape = ops::shape_of(array->view());
             to = &shape;
         };
         state(h0, h0_object, args.single_step ? "h" : "h_0", h_shape, args.state_h);
         state(c0, c0_object, args.single_step ? "c" : "c_0", c_shape, args.state_c);
         for (py::handle object : py::reinterpret_borrow<py::sequence>(weight_objects)) {
-            const bool half = Array::is_bfloat16(object);
-            if (half && input.dtype() != DType::f32) {
-                throw TypeMismatch(std::string(op) +
-                                   ": weights has dtype bfloat16, expected float64 like input "
-                                   "(bfloat16 weights go with float32)");
-            }
-            if (half) arrays.bf16.resize(weights.size() + 1);
-            if (!arrays.bf16.empty()) arrays.bf16.resize(weights.size() + 1);
-            if (half) arrays.bf16.back() = true;
-            if (half) {
-                const py::dtype native(object.attr("dtype").attr("newbyteorder")("="));
-                weights.push_back(Array::exact(object, native, op, "weights"));
-            } else {
-                weights.push_back(Array::floating_like(object, input, op, "weights"));
-            }
+            add_weight(object);
             args.weights.push_back(ops::shape_of(weights.back().view()));
         }
+        // The host walks over the steps, so it must know them.
         if (!lengths_object.is_none()) {
             lengths = Array::integer(lengths_object, op, "lengths");
             lengths_shape = ops::shape_of(lengths->view());
@@ -122,7 +112,7 @@ struct Call {
         std::vector<ops::Shape> mask_shapes;
         if (!extra.masks.is_none()) {
             for (py::handle object : py::reinterpret_borrow<py::sequence>(extra.masks)) {
-                masks.push_back(Array::floating_like(object, input, op, "mask"));
+                masks.push_back(call.floating_like(object, input, "mask"));
                 mask_shapes.push_back(ops::shape_of(masks.back().view()));
             }
         }
@@ -131,6 +121,7 @@ struct Call {
         state(recurrent_mask, extra.recurrent_mask, "recurrent mask", recurrent_shape,
               args.recurrent_mask);
         plan = ops::recurrent_plan(args);
+        arrays.device = call.device();
         arrays.dtype = input.dtype();
         arrays.input = input.view().data;
         arrays.h0 = h0 ? h0->view().data : nullptr;
@@ -140,8 +131,34 @@ struct Call {
         for (const Array& mask : masks) arrays.masks.push_back(mask.view().data);
     }
 
-    py::object make(const ops::Shape& shape, void** data) const {
-        return new_array(input.dtype(), int(shape.size()), shape.data(), data);
+    void add_weight(py::handle object) {
+        const char* op = call.op();
+        const bool half = call.device() == Device::cpu && Array::is_bfloat16(object);
+        if (half && input.dtype() != DType::f32) {
+            throw TypeMismatch(std::string(op) +
+                               ": weights has dtype bfloat16, expected float64 like input "
+                               "(bfloat16 weights go with float32)");
+        }
+        if (half) arrays.bf16.resize(weights.size() + 1);
+        if (!arrays.bf16.empty()) arrays.bf16.resize(weights.size() + 1);
+        if (half) arrays.bf16.back() = true;
+        if (half) {
+            const py::dtype native(object.attr("dtype").attr("newbyteorder")("="));
+            weights.push_back(Array::exact(object, native, op, "weights"));
+        } else {
+            weights.push_back(call.floating_like(object, input, "weights"));
+        }
+    }
+    py::object make(const ops::Shape& shape, void** data) {
+        return call.new_array(input.dtype(), int(shape.size()), shape.data(), data);
+    }
+    // What goes from layer to layer, where it is not kept.
+    void make_scratch() {
+        void* data;
+        for (i64 i = 0; i < std::min(plan.layers - 1, i64(2)); ++i) {
+            scratch.push_back(make(plan.out, &data));
+            arrays.scratch.push_back(data);
+        }
     }
 };
 
@@ -153,37 +170,39 @@ py::tuple recurrent_forward(const py::tuple& given, py::handle input, py::handle
                             bool keep, ops::KeptWeights* kept_weights) {
     const Options options(given);
     const Extra extra(options.op, extra_object);
-    Call call(options, input, h0, c0, weights, lengths, extra);
-    ops::RecurrentPlan& plan = call.plan;
-    if (keep && !call.arrays.bf16.empty()) {
+    Arguments args(options, input, h0, c0, weights, lengths, extra);
+    ops::RecurrentPlan& plan = args.plan;
+    if (keep && !args.arrays.bf16.empty()) {
         throw TypeMismatch(
             std::string(options.op) +
             ": a gradient is asked for, and weights has dtype bfloat16, which is for "
             "inference alone: expected float32 weights, or a call in no_grad()");
     }
-    if (keep && extra.every > 0) ops::recurrent_cut(plan, extra.every);
+    if (keep && extra.every > 0) ops::recurrent_cut(plan, args.arrays.device, extra.every);
     ops::RecurrentOutputs to{};
     py::object out = py::none(), c_n = py::none(), saved = py::none();
-    if (!options.single_step()) out = call.make(plan.out, &to.out);
-    py::object h_n = call.make(plan.state_h, &to.h_n);
-    if (plan.has_memory()) c_n = call.make(plan.state_c, &to.c_n);
+    if (!options.single_step()) out = args.make(plan.out, &to.out);
+    py::object h_n = args.make(plan.state_h, &to.h_n);
+    if (plan.has_memory()) c_n = args.make(plan.state_c, &to.c_n);
     if (keep) {
         py::tuple kept(std::size_t(2 * plan.layers - 1));
         void* data;
         for (i64 i = 0; i < 2 * plan.layers - 1; ++i) {
             const bool reserve = i < plan.layers;
             kept[std::size_t(i)] =
-                call.make(reserve ? ops::Shape{plan.layer_reserve()} : plan.out, &data);
+                args.make(reserve ? ops::Shape{plan.layer_reserve()} : plan.out, &data);
             (reserve ? to.reserves : to.inputs).push_back(data);
         }
         saved = kept;
+    } else {
+        args.make_scratch();
     }
     {
-        GilRelease release(plan.flops());
-        const ops::KeptWeights::Use use(kept_weights, call.arrays.dtype,
+        const Run run(args.call, plan.flops());
+        const ops::KeptWeights::Use use(kept_weights, args.arrays.dtype,
                                         3 * plan.layers * plan.directions);
-        call.arrays.kept = use.matrices();
-        ops::recurrent_forward(plan, call.arrays, to);
+        args.arrays.kept = use.matrices();
+        ops::recurrent_forward(plan, args.arrays, to);
     }
     return py::make_tuple(out, h_n, c_n, saved);
 }
@@ -196,13 +215,14 @@ py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handl
                              const py::tuple& wanted) {
     const Options options(given);
     const Extra extra(options.op, extra_object);
-    Call call(options, input, h0, c0, weights, lengths, extra);
-    ops::RecurrentPlan& plan = call.plan;
-    ops::recurrent_cut(plan, extra.every);
+    Arguments args(options, input, h0, c0, weights, lengths, extra);
+    ops::RecurrentPlan& plan = args.plan;
+    ops::recurrent_cut(plan, args.arrays.device, extra.every);
+    args.make_scratch();
     ops::RecurrentGradients to{};
     std::vector<Array> held;
     const auto read = [&](py::handle object, const char* name, const ops::Shape& shape) {
-        held.push_back(Array::floating_like(object, call.input, plan.op, name));
+        held.push_back(args.call.floating_like(object, args.input, name));
         ops::require_shape(plan.op, name, ops::shape_of(held.back().view()), shape);
         return held.back().view().data;
     };
@@ -217,7 +237,7 @@ py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handl
     if (!grads[0].is_none()) to.d_out = read(grads[0], "grad", plan.out);
     if (!grads[1].is_none()) to.d_h_n = read(grads[1], "grad of h", plan.state_h);
     if (!grads[2].is_none()) to.d_c_n = read(grads[2], "grad of c", plan.state_c);
-    if (wanted.size() != 3 + call.weights.size()) {
+    if (wanted.size() != 3 + args.weights.size()) {
         throw Error(std::string(plan.op) + ": wanted does not fit the weights");
     }
     py::tuple results(wanted.size());
@@ -227,18 +247,18 @@ py::tuple recurrent_backward(const py::tuple& given, py::handle input, py::handl
             return nullptr;
         }
         void* data;
-        results[index] = call.make(shape, &data);
+        results[index] = args.make(shape, &data);
         return data;
     };
-    to.d_input = want(0, ops::shape_of(call.input.view()));
+    to.d_input = want(0, ops::shape_of(args.input.view()));
     to.d_h0 = want(1, plan.state_h);
     to.d_c0 = want(2, plan.state_c);
-    for (std::size_t i = 0; i < call.weights.size(); ++i) {
-        to.d_weights.push_back(want(3 + i, ops::shape_of(call.weights[i].view())));
+    for (std::size_t i = 0; i < args.weights.size(); ++i) {
+        to.d_weights.push_back(want(3 + i, ops::shape_of(args.weights[i].view())));
     }
     {
-        GilRelease release(2 * plan.flops());
-        ops::recurrent_backward(plan, call.arrays, to);
+        const Run run(args.call, 2 * plan.flops());
+        ops::recurrent_backward(plan, args.arrays, to);
     }
     return results;
 }

@@ -131,23 +131,31 @@ __global__ void __launch_bounds__(kChannelThreads)
     }
 }
 
+// Sums over the rows of (outer, channels), as sum_channels.
+template <int kValues, class T, class Fn, class Finish>
+void sum_columns_of(const char* name, const ChannelView& view, const Fn& fn, const Finish& finish) {
+    if (view.channels == 0) return;
+    const i64 size = slice_places(view), slices = (view.outer + size - 1) / size;
+    const i64 groups = (view.channels + 31) / 32;
+    const Workspace<double> partial(slices * kValues * view.channels);
+    launch(name, {blocks_for(groups * slices, 1), kChannelThreads}, sum_columns<kValues, T, Fn>,
+           view.outer, view.channels, size, slices, partial.get(), fn);
+    launch(name, {blocks_for(view.channels, kChannelThreads), kChannelThreads},
+           join_slices<kValues, Finish>, view.channels, slices, partial.get(), finish);
+}
+
 // Sums over all places of each channel. fn: struct with operator()(at, outer, channel, T (&)[n])
 // const; finish: one with operator()(channel, const double (&)[n]) const.
 template <int kValues, class T, class Fn, class Finish>
 void sum_channels(const char* name, const ChannelView& view, const Fn& fn, const Finish& finish) {
+    if (view.inner == 1) return sum_columns_of<kValues, T>(name, view, fn, finish);
     if (view.channels == 0) return;
     const i64 places = view.outer * view.inner, size = slice_places(view);
     const i64 slices = (places + size - 1) / size;
     const Workspace<double> partial(slices * kValues * view.channels);
-    if (view.inner == 1) {
-        const i64 groups = (view.channels + 31) / 32;
-        launch(name, {blocks_for(groups * slices, 1), kChannelThreads}, sum_columns<kValues, T, Fn>,
-               view.outer, view.channels, size, slices, partial.get(), fn);
-    } else {
-        launch(name, {blocks_for(view.channels * slices, 1), kChannelThreads},
-               sum_places<kValues, T, Fn>, view.outer, view.channels, view.inner, size, slices,
-               partial.get(), fn);
-    }
+    launch(name, {blocks_for(view.channels * slices, 1), kChannelThreads},
+           sum_places<kValues, T, Fn>, view.outer, view.channels, view.inner, size, slices,
+           partial.get(), fn);
     launch(name, {blocks_for(view.channels, kChannelThreads), kChannelThreads},
            join_slices<kValues, Finish>, view.channels, slices, partial.get(), finish);
 }

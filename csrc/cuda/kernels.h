@@ -10,6 +10,10 @@ template <class T>
 void gemm(const GemmParams<T>&);
 template <class T>
 void gemm_batches(const GemmParams<T>&, const GemmBatches&);
+// For some of the rows of a product of `whole_m` rows: the bits that they have in the whole, for
+// which the way to cut the depth is chosen.
+template <class T>
+void gemm_part(const GemmParams<T>&, i64 whole_m);
 
 template <class T>
 void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
@@ -45,6 +49,10 @@ void scatter_planes(i64 planes, i64 count, i64 size, bool add, const T* x, const
 template <class T>
 void gather_planes(i64 planes, i64 count, i64 size, const T* x, const i64* indices, T* y);
 
+template <class T>
+void recurrent_forward(const RecurrentParams<T>&, const RecurrentResults<T>&);
+template <class T>
+void recurrent_backward(const RecurrentParams<T>&, const RecurrentGrads<T>&);
 template <class T>
 void apply_mask(i64 outer, i64 repeat, i64 inner, const T* x, const T* mask, T* y);
 

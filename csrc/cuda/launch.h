@@ -90,7 +90,35 @@ void launch(const char* name, const LaunchShape& shape, void (*kernel)(P...), A&
     detail::launch(name, false, shape, kernel, args...);
 }
 
-// The same for kernels that use grid_sync: all blocks must fit on the device at once.
+// How many blocks of a kernel the device of the op holds at once.
+template <class... P>
+i64 resident_blocks(void (*kernel)(P...), const LaunchShape& shape) {
+#if defined(FUSEDNN_EMULATE)
+    (void)kernel;
+    (void)shape;
+    return emulator::options().resident;
+#else
+    const auto* code = reinterpret_cast<const void*>(kernel);
+    const int threads = int(shape.block.x * shape.block.y * shape.block.z);
+    int device = 0, most = 0, each = 0, count = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "cudaDeviceGetAttribute");
+    if (shape.shared > std::size_t(most)) return 0;
+    if (shape.shared > 48 * 1024) {
+        check(cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   int(shape.shared)),
+              "cudaFuncSetAttribute");
+    }
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, code, threads, shape.shared),
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+          "cudaDeviceGetAttribute");
+    return i64(each) * count;
+#endif
+}
+
+// The same as launch for kernels that use grid_sync: all blocks must fit on the device at once.
 template <class... P, class... A>
 void launch_cooperative(const char* name, const LaunchShape& shape, void (*kernel)(P...),
                         A&&... args) {

@@ -249,8 +249,11 @@ RecurrentPlan recurrent_plan(const RecurrentArgs& args) {
 
 namespace {
 
-// Rows whose products with d_gates are added up at a time: as deep as a block of the engine.
-constexpr i64 kBlockRows = 512;
+// Rows whose products with d_gates are added up at a time: as deep as a block of the engine on the
+// CPU; on a GPU so many that the products fill it, and d_gates has 128 MB at 1024 units.
+i64 block_rows(Device device) {
+    return device == Device::cuda ? 8192 : 512;
+}
 // Steps of one sequence whose input's part is made together (cpu/recurrent/ahead.h); a segment must
 // begin where such a group does.
 constexpr i64 kGroupSteps = 8;
@@ -269,8 +272,8 @@ bool may_begin(const RecurrentPlan& plan, i64 n) {
 }
 
 // Bounds from `steps` downwards; the caller turns them round.
-std::vector<i64> cut_blocks(const RecurrentPlan& plan, i64 direction) {
-    const i64 parts = std::max((plan.rows + kBlockRows - 1) / kBlockRows, i64(1));
+std::vector<i64> cut_blocks(const RecurrentPlan& plan, i64 direction, i64 most) {
+    const i64 parts = std::max((plan.rows + most - 1) / most, i64(1));
     const i64 wanted = (plan.rows + parts - 1) / parts;
     std::vector<i64> bounds{plan.steps};
     i64 rows = 0;
@@ -304,13 +307,13 @@ std::vector<i64> cut_segments(const RecurrentPlan& plan, const std::vector<i64>&
 
 }  // namespace
 
-void recurrent_cut(RecurrentPlan& plan, i64 every) {
+void recurrent_cut(RecurrentPlan& plan, Device device, i64 every) {
     const i64 groups = (every + kGroupSteps - 1) / kGroupSteps;
     const i64 steps = plan.batch == 1 ? groups * kGroupSteps : every;
     for (i64 direction = 0; direction < plan.directions; ++direction) {
         std::vector<i64>& blocks = plan.blocks[direction];
         std::vector<i64>& segments = plan.segments[direction];
-        blocks = cut_blocks(plan, direction);
+        blocks = cut_blocks(plan, direction, block_rows(device));
         if (every > 0) segments = cut_segments(plan, blocks, steps);
         std::reverse(blocks.begin(), blocks.end());
         std::reverse(segments.begin(), segments.end());

@@ -62,18 +62,21 @@ struct RecurrentPlan {
 RecurrentPlan recurrent_plan(const RecurrentArgs& args);
 // Makes the plan's blocks, and segments of about `every` steps: checkpoints are their beginnings.
 // 0: none. To be called before backward, and before a forward that keeps checkpoints.
-void recurrent_cut(RecurrentPlan& plan, i64 every);
+void recurrent_cut(RecurrentPlan& plan, Device device, i64 every);
 
-// Arrays of a call; weights and masks as in the arguments.
+// Arrays of a call, on its device; weights and masks as in the arguments.
 struct RecurrentArrays {
+    Device device;
     DType dtype;
     std::vector<bool> bf16;  // which weights are bfloat16, or empty; only forward
     const void* input;
     const void *h0, *c0, *recurrent_mask;  // or null
     std::vector<const void*> weights, masks;
     KeptMatrix* kept = nullptr;  // three for each layer and direction, or null; only forward
+    // min(2, layers - 1) of a layer's output, for what goes from layer to layer and is not kept.
+    std::vector<void*> scratch;
 };
-// inputs[l] is what layer l + 1 reads. Null: scratch memory; so is reserves empty.
+// inputs[l] is what layer l + 1 reads, reserves what backward needs; both empty if nothing is kept.
 struct RecurrentOutputs {
     void* out;  // null for a single step
     void *h_n, *c_n;

@@ -12,7 +12,7 @@ namespace fusednn::ops {
 
 namespace {
 
-// Scratch memory between layers.
+// Memory for a weight of another dtype.
 class Block {
   public:
     explicit Block(i64 bytes) : data_(memory_acquire(std::size_t(bytes))) {}
@@ -29,6 +29,9 @@ template <class T>
 class Walk {
   public:
     Walk(const RecurrentPlan& plan, const RecurrentArrays& in) : plan_(plan), in_(in) {}
+
+    const KernelTable<T>& table() const { return kernels<T>(in_.device); }
+    T* scratch(i64 layer) const { return static_cast<T*>(in_.scratch[std::size_t(layer % 2)]); }
 
     RecurrentParams<T> params(i64 layer, i64 direction, const void* x) const {
         const RecurrentPlan& plan = plan_;
@@ -94,11 +97,11 @@ class Walk {
     void mask(i64 layer, const T* x, T* y) const {
         // One mask for all time steps stands where the time axis does not.
         const T* m = static_cast<const T*>(in_.masks[std::size_t(layer)]);
-        if (!plan_.variational) return kernels<T>().apply_mask(1, 1, size(), x, m, y);
+        if (!plan_.variational) return table().apply_mask(1, 1, size(), x, m, y);
         const bool rows_first = plan_.time_axis_row == plan_.steps;
         const i64 outer = rows_first ? plan_.batch : 1;
         const i64 inner = rows_first ? width() : plan_.batch * width();
-        kernels<T>().apply_mask(outer, plan_.steps, inner, x, m, y);
+        table().apply_mask(outer, plan_.steps, inner, x, m, y);
     }
 
   private:
@@ -129,16 +132,12 @@ template <class T>
 void forward(const RecurrentPlan& plan, const RecurrentArrays& in, const RecurrentOutputs& to) {
     const Walk<T> walk(plan, in);
     const i64 width = walk.width();
-    // What a layer hands to the next: alternating scratch blocks, or the arrays that are kept.
-    const bool keep = !to.inputs.empty();
-    const i64 bytes = plan.layers > 1 ? walk.size() * i64(sizeof(T)) : 0;
-    const Block even(keep ? 0 : bytes), odd(keep || plan.layers < 3 ? 0 : bytes);
     const void* x = in.input;
     for (i64 layer = 0; layer < plan.layers; ++layer) {
         const bool last = layer + 1 == plan.layers;
-        T* out = static_cast<T*>(last   ? to.out
-                                 : keep ? to.inputs[std::size_t(layer)]
-                                        : (layer % 2 ? odd : even).get());
+        T* out = static_cast<T*>(last                ? to.out
+                                 : to.inputs.empty() ? walk.scratch(layer)
+                                                     : to.inputs[std::size_t(layer)]);
         for (i64 direction = 0; direction < plan.directions; ++direction) {
             const i64 index = layer * plan.directions + direction;
             RecurrentResults<T> results{};
@@ -151,7 +150,7 @@ void forward(const RecurrentPlan& plan, const RecurrentArrays& in, const Recurre
                 results.reserve = static_cast<T*>(to.reserves[std::size_t(layer)]) +
                                   plan.reserve_begin(direction);
             }
-            kernels<T>().recurrent_forward(walk.params(layer, direction, x), results);
+            walk.table().recurrent_forward(walk.params(layer, direction, x), results);
         }
         if (!last && !in.masks.empty()) walk.mask(layer, out, out);
         x = out;
@@ -163,12 +162,10 @@ void backward(const RecurrentPlan& plan, const RecurrentArrays& in,
               const RecurrentGradients& grads) {
     const Walk<T> walk(plan, in);
     const i64 width = walk.width();
-    const i64 bytes = plan.layers > 1 ? walk.size() * i64(sizeof(T)) : 0;
-    const Block even(bytes), odd(plan.layers < 3 ? 0 : bytes);
     const T* d_out = static_cast<const T*>(grads.d_out);
     for (i64 layer = plan.layers - 1; layer >= 0; --layer) {
         const void* x = layer ? grads.inputs[std::size_t(layer - 1)] : in.input;
-        T* d_x = static_cast<T*>(layer ? (layer % 2 ? even : odd).get() : grads.d_input);
+        T* d_x = layer ? walk.scratch(layer - 1) : static_cast<T*>(grads.d_input);
         for (i64 direction = 0; direction < plan.directions; ++direction) {
             const i64 index = layer * plan.directions + direction;
             const auto gradient = [&](i64 kind) {
@@ -199,7 +196,7 @@ void backward(const RecurrentPlan& plan, const RecurrentArrays& in,
             }
             g.d_h0 = walk.state(static_cast<T*>(grads.d_h0), index, plan.outputs);
             g.d_c0 = walk.state(static_cast<T*>(grads.d_c0), index, plan.hidden);
-            kernels<T>().recurrent_backward(walk.params(layer, direction, x), g);
+            walk.table().recurrent_backward(walk.params(layer, direction, x), g);
         }
         if (layer && !in.masks.empty()) walk.mask(layer - 1, d_x, d_x);
         d_out = d_x;

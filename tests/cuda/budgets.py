@@ -21,6 +21,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
     ("conv/depthwise.cu", "*", 128),  # two blocks
     ("pool/average.cu", "*", 128),  # two blocks
+    ("recurrent/sequence*.cu", "*", 128),  # two blocks
     ("unfold.cu", "*", 96),  # two blocks, 64-bit positions
     ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
     ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
@@ -50,6 +51,7 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),
     ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
     ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
+    ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------
@@ -59,6 +61,19 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
 TRAFFIC: tuple[tuple[str, str, float, str], ...] = (
     ("gemm_tf32.cu", "global write", 2.0, "a lane has two neighbours of C and writes them singly"),
     ("gemm_bf16.cu", "shared write", 1.4, "rows of A are 80 bytes, so that two share four banks"),
+    (
+        "product.h",
+        "global write",
+        2.0,
+        "a lane has two neighbours of 16 bits and writes them at once",
+    ),
+    (
+        "tile.h",
+        "shared write",
+        2.0,
+        "rows of [row][depth] tiles are 80 bytes: two share four banks",
+    ),
+    ("arrays.h", "global read", 4.0, "g++ loads halves one by one, nvcc eight at once (LDG.E.128)"),
     ("max.cu", "global read", 2.2, "windows overlap, and with stride 2 a warp skips elements"),
 )
 MOST_TRAFFIC = 1.1

@@ -325,8 +325,4 @@ WAITING = {
     "MultiheadAttention": "attention", "Transformer": "attention",
     "TransformerEncoderLayer": "attention", "TransformerEncoder": "attention",
     "TransformerDecoderLayer": "attention", "TransformerDecoder": "attention",
-    "rnn": "recurrence", "lstm": "recurrence", "gru": "recurrence", "rnn_cell": "recurrence",
-    "lstm_cell": "recurrence", "gru_cell": "recurrence", "layer_norm_lstm": "recurrence",
-    "RNN": "recurrence", "LSTM": "recurrence", "GRU": "recurrence", "LayerNormLSTM": "recurrence",
-    "RNNCell": "recurrence", "LSTMCell": "recurrence", "GRUCell": "recurrence",
 }  # fmt: skip

@@ -26,6 +26,11 @@ def set_seed(seed: int) -> None:
     library.emulator_set_seed(seed)
 
 
+def set_resident(blocks: int = 256) -> None:
+    """How many blocks of a cooperative launch the device claims to hold at once."""
+    library.emulator_set_resident(blocks)
+
+
 def take_counts() -> dict[str, int]:
     """What was done since the last call."""
     numbers = (ctypes.c_uint64 * len(_NAMES))()

@@ -44,6 +44,7 @@ class Mutant:
 
 
 PATTERNS = "test_patterns.py"
+RECURRENT = "test_recurrent_kernels.py"
 
 
 TARGETS = (
@@ -442,6 +443,128 @@ TARGETS = (
         equivalent={
             "delete __syncthreads 3": "sums[0] is thread 0's own, the rest was read a barrier ago",
         },
+    ),
+    Target(
+        "csrc/cuda/recurrent/rows.cu",
+        (RECURRENT, "-k", "values and (lengths or batch or directions)"),
+        {
+            "bound of the elements": ("at < size; at += hop", "at <= size; at += hop"),
+            "sequences as they come": ("view.sequence_of(p.i) * row", "p.i * row"),
+            "ended rows count": ("active = i < view.active(t);", "active = i <= view.active(t);"),
+            "no zeros behind the end": ("move == Move::put || ", ""),
+            "no sum": ("*place += *mine", "*place = *mine"),
+            "rows from the first": ("- view.row0 + i", "+ i"),
+        },
+    ),
+    Target(
+        "csrc/cuda/recurrent/forward.cu",
+        (RECURRENT, "-k", "(values or projection) and not norm"),
+        {
+            "bias of n joined": ("p.cell == Cell::gru ? 2 * p.hidden : width", "width"),
+            "a product of nothing": ("if (n == 0 && !p_.h0) return false;", ""),
+            "gates of the wrong step": ("(rows_.start(rows_.time(n)) - row0)", "(n)"),
+            "ended outputs left": ("if (to && to->out && p_.active)", "if (false)"),
+            "the other parity": ("padded.get() + n % 2 * size", "padded.get()"),
+            "state of the mask lost": (
+                "if (c) copy_values<T>(c_.get()",
+                "if (!c) copy_values<T>(c_.get()",
+            ),
+        },
+        equivalent={"a product of nothing": "zeros add nothing but to infinite weights"},
+    ),
+    Target(
+        "csrc/cuda/recurrent/sequence.cu",
+        (RECURRENT, "-k", "launch or values"),
+        {
+            "weights past the unit": (
+                "unit < s.hidden && k < s.hidden",
+                "unit <= s.hidden && k < s.hidden",
+            ),
+            "depth not ended": ("&& k < s.hidden ?", "?"),
+            "gates in another order": ("c * s.hidden + unit", "unit * columns + c"),
+            "rows past the last": ("r < last ? r : last", "r"),
+            "one buffer": ("s.h + (n + 1) % 2 * size", "s.h + n % 2 * size"),
+            "a unit too many": ("unit < s.hidden && column", "unit <= s.hidden && column"),
+            "ended states lost": ("row >= active && row < s.batch", "false"),
+            "no meeting": ("if (n + 1 < s.end) grid_sync(counter, phase);", ""),
+            "a block too few": (
+                "/ (tiling.tiles * each);",
+                "/ (tiling.tiles * each) - (hidden > 4);",
+            ),
+        },
+    ),
+    Target(
+        "csrc/cuda/recurrent/sequence_back.cu",
+        (RECURRENT, "-k", "launch or values"),
+        {
+            "depth of one gate": ("values = gates * int(s.hidden)", "values = int(s.hidden)"),
+            "n's rows of x": ("s.cell == Cell::gru ? s.hidden : 0);", "0);"),
+            "a part left out": (
+                "for (int w = 1; w < kWarps; ++w)",
+                "for (int w = 2; w < kWarps; ++w)",
+            ),
+            "mask ignored": ("sum * factor : T(0)", "sum : T(0)"),
+            "no meeting": ("            grid_sync(counter, phase);", ""),
+            "ended rows too": ("if (cell && mine && row < active)", "if (cell && mine)"),
+            "wide where it is not": ("s.hidden * gates_of(s.cell) % n == 0;", "true;"),
+        },
+    ),
+    Target(
+        "csrc/cuda/recurrent/backward.cu",
+        (RECURRENT, "-k", "values or projection"),
+        {
+            "bound of the units": (
+                "at < size; at += step) {\n        const i64 row = quotient(at, s.hidden)",
+                "at <= size; at += step) {\n        const i64 row = quotient(at, s.hidden)",
+            ),
+            "outer without output": ("outer[at] = dh[at] = d;", "dh[at] = d;"),
+            "forward run again too late": (
+                "n <= p_.segments[segment_]",
+                "n < p_.segments[segment_]",
+            ),
+            "blocks not added": ("block.add = !first;", "block.add = false;"),
+            "unmasked h": ("block.h_before = masked_h_.get();", ""),
+        },
+    ),
+    Target(
+        "csrc/cuda/recurrent/gradients.cu",
+        (RECURRENT, "-k", "values"),
+        {
+            "columns past the end": ("column >= end", "column > end"),
+            "n's bias as r's": ("n, 0, hidden", "n, hidden, 2 * hidden"),
+            "n's rows as the others'": (
+                "weight_grad(rows, hidden, block.d_by_x,",
+                "weight_grad(rows, hidden, block.d_by_x + hidden,",
+            ),
+            "gains swapped": ("x.put(column, T(sum[0]), add);", "x.put(column, T(sum[1]), add);"),
+        },
+    ),
+    Target(
+        "csrc/cuda/recurrent/norm_cell.cu",
+        (RECURRENT, "-k", "norm"),
+        {
+            "low forgotten": ("((v - mean) - low) * scale", "(v - mean) * (scale + low)"),
+            "o of the gates": ("o[unit] = gate[3];", "o[unit] = gate[2];"),
+            "scales swapped": (
+                "s.scale[2 * row + 1] = of_h.scale;",
+                "s.scale[2 * row + 1] = of_x.scale;",
+            ),
+            "mean of the cell": ("sum_over_block(sum_c) / T(hidden)", "sum_over_block(sum_c)"),
+            "no output's gradient": ("d_out ? dh[u] + d_out[u] : dh[u]", "dh[u]"),
+        },
+        equivalent={"low forgotten": "what rounding the mean leaves over is within the tolerance"},
+    ),
+    Target(
+        "csrc/cuda/recurrent/cells.h",
+        (RECURRENT, "-k", "values or projection"),
+        {
+            "sigmoid's other branch": ("x < T(0) ? e * r : r", "x < T(0) ? r : e * r"),
+            "no b_hn": ("in.u[2] + in.b_hn", "in.u[2]"),
+            "z the other way": ("n + z * (in.h - n)", "in.h + z * (n - in.h)"),
+            "i and f swapped": ("f * in.c + i * g", "i * in.c + f * g"),
+            "relu's gradient at 0": ("in.kept[0] <= T(0)", "in.kept[0] < T(0)"),
+        },
+        compiled="csrc/cuda/recurrent/backward.cu",
     ),
 )
 

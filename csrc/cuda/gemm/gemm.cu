@@ -36,7 +36,7 @@ Matrices<T, kAlong> matrices(const T* data, i64 row, i64 depth, i64 inner, const
 }
 
 template <bool kAlongA, bool kAlongB, class T>
-void run(const GemmParams<T>& p, const GemmBatches& batches) {
+void run(const GemmParams<T>& p, const GemmBatches& batches, i64 whole_m) {
     using Value = Storage<T>;
     using Out = Output<Value, PlainColumns>;
     const i64 matrix = p.m * p.ldc, inner = batches.count[1];
@@ -55,10 +55,25 @@ void run(const GemmParams<T>& p, const GemmBatches& batches) {
     const SameShapes<Product> problem{
         {p.m, p.n, p.k, matrices<kAlongA>(storage(p.a), p.a_row, p.a_col, inner, batches.a),
          matrices<kAlongB>(storage(p.b), p.b_col, p.b_row, inner, batches.b), out}};
-    product<false>("gemm", problem, batches.count[0] * inner);
+    product<false>("gemm", problem, batches.count[0] * inner, whole_m);
+}
+
+template <class T>
+void run_batches(const GemmParams<T>& p, const GemmBatches& batches, i64 whole_m) {
+    const bool along_a = p.a_col == 1, along_b = p.b_row == 1;
+    if (along_a) {
+        along_b ? run<true, true>(p, batches, whole_m) : run<true, false>(p, batches, whole_m);
+    } else {
+        along_b ? run<false, true>(p, batches, whole_m) : run<false, false>(p, batches, whole_m);
+    }
 }
 
 }  // namespace
+
+template <class T>
+void gemm_part(const GemmParams<T>& p, i64 whole_m) {
+    run_batches(p, {{1, 1}, {0, 0}, {0, 0}}, whole_m);
+}
 
 template <class T>
 void gemm_batches(const GemmParams<T>& p, const GemmBatches& batches) {
@@ -75,12 +90,7 @@ void gemm_batches(const GemmParams<T>& p, const GemmBatches& batches) {
         gemm_batches(p, first);
         return gemm_batches(rest, second);
     }
-    const bool along_a = p.a_col == 1, along_b = p.b_row == 1;
-    if (along_a) {
-        along_b ? run<true, true>(p, batches) : run<true, false>(p, batches);
-    } else {
-        along_b ? run<false, true>(p, batches) : run<false, false>(p, batches);
-    }
+    run_batches(p, batches, p.m);
 }
 
 template <class T>
@@ -88,8 +98,9 @@ void gemm(const GemmParams<T>& p) {
     gemm_batches(p, {{1, 1}, {0, 0}, {0, 0}});
 }
 
-#define FUSEDNN_GEMM(T)                          \
-    template void gemm<T>(const GemmParams<T>&); \
+#define FUSEDNN_GEMM(T)                                    \
+    template void gemm<T>(const GemmParams<T>&);           \
+    template void gemm_part<T>(const GemmParams<T>&, i64); \
     template void gemm_batches<T>(const GemmParams<T>&, const GemmBatches&);
 FUSEDNN_INSTANTIATE(FUSEDNN_GEMM)
 FUSEDNN_INSTANTIATE_HALF(FUSEDNN_GEMM)

@@ -242,8 +242,9 @@ inline i64 tiles_of(i64 size, i64 tile) {
     return (size + tile - 1) / tile;
 }
 
+// whole_m: the rows by which the cut of the depth is chosen.
 template <class Math, class Problem>
-void launch_product(const char* name, Problem problem, i64 batches) {
+void launch_product(const char* name, Problem problem, i64 batches, i64 whole_m) {
     using Sum = typename Math::Sum;
     using Work = typename Problem::Work;
     Work& work = problem.work;
@@ -252,8 +253,9 @@ void launch_product(const char* name, Problem problem, i64 batches) {
     work.b.prepare(Math::kDepth);
     ProductGrid grid{batches, tiles_of(work.m, Math::kRows), tiles_of(work.n, Math::kColumns), 1,
                      work.k};
-    if (!Problem::kVaries && grid.items() < kFewBlocks) {
-        const i64 wanted = tiles_of(kFullGrid, grid.items()), most = work.k / kPartDepth;
+    const i64 planned = batches * tiles_of(whole_m, Math::kRows) * grid.column_tiles;
+    if (!Problem::kVaries && planned < kFewBlocks) {
+        const i64 wanted = tiles_of(kFullGrid, planned), most = work.k / kPartDepth;
         i64 splits = wanted < most ? wanted : most;
         splits = splits < kMostParts ? splits : kMostParts;
         if (splits > 1) {
@@ -293,38 +295,43 @@ inline bool large_tiles(i64 m, i64 n, i64 batches, i64 columns = 64) {
 // out = finish(A B) for `batches` batches. kGeneral: an index type for whatever size, slower.
 // Batches that vary need their registers for themselves: small tiles.
 template <bool kGeneral, class Problem>
-void product(const char* name, const Problem& problem, i64 batches) {
+void product(const char* name, const Problem& problem, i64 batches, i64 whole_m) {
     using T = typename Problem::Work::A::Value;
-    const i64 m = problem.work.m, n = problem.work.n;
+    const i64 m = whole_m, n = problem.work.n;
     if constexpr (sizeof(T) == 8) {
         using Math = std::conditional_t<kGeneral, ExactDoubleGeneral, ExactDouble>;
-        launch_product<Math>(name, problem, batches);
+        launch_product<Math>(name, problem, batches, whole_m);
     } else if constexpr (sizeof(T) == 2) {
         static_assert(!kGeneral, "16-bit floats have no kernels with 64-bit positions");
         if constexpr (!Problem::kVaries) {
             if (large_tiles(m, n, batches, HalfLarge::kColumns)) {
-                return launch_product<HalfLarge>(name, problem, batches);
+                return launch_product<HalfLarge>(name, problem, batches, whole_m);
             }
         }
-        launch_product<HalfSmall>(name, problem, batches);
+        launch_product<HalfSmall>(name, problem, batches, whole_m);
     } else if constexpr (kGeneral) {
-        launch_product<ExactGeneral>(name, problem, batches);
+        launch_product<ExactGeneral>(name, problem, batches, whole_m);
     } else if (float32_precision() == Float32Precision::high) {
         if constexpr (!Problem::kVaries) {
             if (large_tiles(m, n, batches)) {
-                return launch_product<TensorLarge>(name, problem, batches);
+                return launch_product<TensorLarge>(name, problem, batches, whole_m);
             }
         }
-        launch_product<TensorSmall>(name, problem, batches);
+        launch_product<TensorSmall>(name, problem, batches, whole_m);
     } else {
-        if (m <= 32) return launch_product<ExactFlat>(name, problem, batches);
+        if (m <= 32) return launch_product<ExactFlat>(name, problem, batches, whole_m);
         if constexpr (!Problem::kVaries) {
             if (large_tiles(m, n, batches)) {
-                return launch_product<ExactLarge>(name, problem, batches);
+                return launch_product<ExactLarge>(name, problem, batches, whole_m);
             }
         }
-        launch_product<ExactSmall>(name, problem, batches);
+        launch_product<ExactSmall>(name, problem, batches, whole_m);
     }
+}
+
+template <bool kGeneral, class Problem>
+void product(const char* name, const Problem& problem, i64 batches) {
+    product<kGeneral>(name, problem, batches, problem.work.m);
 }
 
 }  // namespace

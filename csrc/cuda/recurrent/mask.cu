@@ -1,5 +1,5 @@
 // y = mask ? x * mask : 0 for x, y (outer, repeat, inner), mask (outer, inner); what is masked out
-// is not looked at: NaN and inf become 0 too.
+// is not looked at: NaN and inf become 0 too. y may be x.
 #include "cuda/elementwise.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _core, random
 from .._tensor.autocast import autocasting, widened
+from .._tensor.device import beside, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record_outputs, wrap
 from .packed import LayerWeights
@@ -315,7 +316,7 @@ def _extra(
 def _mask(shape: tuple[int, ...], p: float, like: Any) -> Any:
     scale = 1 / (1 - p) if p < 1 else 0.0
     kept = random.next_generator().random(shape, np.float32) >= p
-    return kept * like.dtype.type(scale)
+    return beside(kept * like.dtype.type(scale), like)
 
 
 # ---- all of them ---------------------------------------------------------------------------------
@@ -335,6 +336,10 @@ def _run(
         input, h, c = widened(input, h, c)
     inputs = (input, h, c, *weights)
     lengths = raw(lengths)
+    if lengths is not None and on_gpu(lengths):
+        raise ValueError(
+            f"{options[0]}: lengths is on a GPU, expected on the CPU, which walks over the steps"
+        )
     for value in inputs:
         if isinstance(value, TensorBase):
             break

@@ -37,6 +37,9 @@ EMULATOR_EXPORT int emulator_is_strict() {
 EMULATOR_EXPORT void emulator_set_seed(unsigned seed) {
     emulator::options().seed = seed;
 }
+EMULATOR_EXPORT void emulator_set_resident(int blocks) {
+    emulator::options().resident = blocks;
+}
 EMULATOR_EXPORT void emulator_set_profile(int on) {
     emulator::options().profile = on != 0;
 }

@@ -37,6 +37,7 @@ struct Options {
     std::uint32_t seed = 0;                 // 0: a fixed order; else threads and blocks at random
     std::size_t shared_limit = 227 * 1024;  // of sm_90; sm_80 has 163 KB
     std::size_t stack = 128 * 1024;
+    int resident = 256;  // blocks that the device holds at once; 256 is the most
     bool profile = false;
 };
 Options& options();

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
+from ..._tensor.device import beside, is_array, namespace
 from ..._tensor.tape import Array, Gradients, Node, TensorBase, new_result, raw, record
 
 
@@ -193,7 +194,7 @@ def pad_sequence(
         time = slice(steps - len(part), None) if padding_side == "left" else slice(len(part))
         slices.append((i, time) if batch_first else (time, i))
     lead = (len(parts), steps) if batch_first else (steps, len(parts))
-    out = np.full((*lead, *first.shape[1:]), padding_value, first.dtype)
+    out = namespace(first).full((*lead, *first.shape[1:]), padding_value, first.dtype)
     for part, at in zip(parts, slices, strict=True):
         out[at] = part
     inputs = tuple(sequences)
@@ -260,6 +261,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Any]:
 
 def gather(input: Any, index: tuple[Array, Array]) -> Any:
     """input[index], no place twice; a Tensor if it is one."""
+    index = _beside(index, raw(input))
     data = raw(input)[index]
     if not isinstance(input, TensorBase):
         return data
@@ -275,7 +277,7 @@ def pad(data: Any, found: Places, batch_first: bool, value: float, steps: int) -
     """The rows of packed data where they belong in a padded batch; a Tensor if they are one."""
     rows, batch = raw(data), len(found.lengths)
     shape = ((batch, steps) if batch_first else (steps, batch)) + rows.shape[1:]
-    index = found.at(batch_first)
+    index = _beside(found.at(batch_first), rows)
     out = _placed(rows, index, shape, value)
     if not isinstance(data, TensorBase):
         return out
@@ -287,9 +289,16 @@ def _pad_backward(node: Node, grad: Any) -> Gradients:
     return (grad[index],)
 
 
+def _beside(index: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
+    return beside(index[0], rows), beside(index[1], rows)
+
+
 def _placed(rows: Array, index: tuple[Array, Array], shape: tuple[int, ...], value: float) -> Array:
-    out = new_result(shape, rows.dtype)
-    out.fill(value)
+    if type(rows) is ndarray:
+        out = new_result(shape, rows.dtype)
+        out.fill(value)
+    else:
+        out = namespace(rows).full(shape, value, rows.dtype)
     out[index] = rows
     return out
 
@@ -299,7 +308,7 @@ def _placed(rows: Array, index: tuple[Array, Array], shape: tuple[int, ...], val
 
 def _array(op: str, name: str, value: Any) -> Array:
     array = raw(value)
-    if not isinstance(array, ndarray):
+    if not is_array(array):
         raise TypeError(f"{op}: {name} must be a Tensor or an array, got {type(value).__name__}")
     return array
 

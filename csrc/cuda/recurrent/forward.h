@@ -1,0 +1,121 @@
+// One direction of one recurrent layer, stretch of steps by stretch of steps; the twin of
+// cpu/recurrent/forward.h.
+#pragma once
+#include "cuda/recurrent/cells.h"
+
+namespace fusednn::cuda {
+
+// What backward needs, as the reserve of RecurrentResults says; `gates` and `c_before` begin with
+// row `row`, the others with row `block_row`. gates is null where nothing is kept.
+template <class T>
+struct Kept {
+    i64 row, block_row;
+    T *gates, *c_before, *h_before;
+    T *by_x, *by_h, *scale;  // norm_lstm only: products, normalised, and what they were scaled by
+};
+
+// The parts of a reserve that keeps everything.
+template <class T>
+Kept<T> parts_of(const RecurrentParams<T>& p, T* reserve) {
+    if (!reserve) return {};
+    const i64 gates = p.rows * p.gates_row;
+    T *c_before = reserve + gates, *h_before = c_before;
+    if (has_memory(p.cell)) h_before += p.rows * p.hidden;
+    if (p.cell != Cell::norm_lstm) return {0, 0, reserve, c_before, h_before, {}, {}, {}};
+    T* by_x = h_before + p.rows * p.outputs;
+    return {0, 0, reserve, c_before, h_before, by_x, by_x + gates, by_x + 2 * gates};
+}
+
+// The states at the beginning of each segment in a reserve with checkpoints.
+template <class T>
+class Checkpoints {
+  public:
+    Checkpoints(const RecurrentParams<T>& p, T* reserve) : p_(p), reserve_(reserve) {}
+    T* h(i64 segment) const { return reserve_ + segment * p_.batch * p_.outputs; }
+    // null for cells without c
+    T* c(i64 segment) const {
+        return has_memory(p_.cell) ? h(p_.segment_count) + segment * p_.batch * p_.hidden : nullptr;
+    }
+
+  private:
+    const RecurrentParams<T>& p_;
+    T* reserve_;
+};
+
+template <class T>
+class RecurrentSteps {
+  public:
+    RecurrentSteps(const RecurrentParams<T>& p, const Rows<T>& rows);
+
+    // The state: h (batch, outputs), c (batch, hidden) in the order of the rows.
+    void save_state(T* h, T* c) const;
+    void set_state(const T* h, const T* c);
+
+    // Steps [begin, end) in the order of the recurrence, from the state on. `to` is null where the
+    // outputs are not wanted.
+    void run(i64 begin, i64 end, const Kept<T>& keep, const RecurrentResults<T>* to);
+    // h_n, c_n.
+    void finish(const RecurrentResults<T>& to) const;
+
+  private:
+    void input_gates(i64 begin, i64 end, T* gates) const;
+    // One step; inputs: x's part of the active rows' gates.
+    void plain_step(i64 n, const Kept<T>& keep, T* inputs, const StepState<T>& state);
+    void norm_step(i64 n, const Kept<T>& keep, T* inputs, const StepState<T>& state);
+    // All of them in one kernel (sequence.h).
+    void whole_sequence(i64 begin, i64 end, const Kept<T>& keep, T* inputs,
+                        const RecurrentResults<T>* to);
+    StepState<T> state_at(i64 n, const Kept<T>& keep, const RecurrentResults<T>* to) const;
+    // by_h (active rows, row) = h W_hh^T; false without one: a state of zeros adds nothing.
+    bool hidden_product(i64 n, T* by_h, i64 row) const;
+    void see() const;
+
+    const RecurrentParams<T>& p_;
+    const Rows<T>& rows_;
+    const bool norm_, in_sequence_;
+    // next_: h' before its projection, then behind it; seen_: h as W_hh meets it, with a mask;
+    // by_h_: h's product where it is not kept.
+    Workspace<T> bias_, h_, c_, next_, projected_, seen_, by_h_;
+};
+
+// ---- the layer-normalised LSTM (norm_cell.cu)
+// -----------------------------------------------------
+
+// Row i of each array is the i-th active sequence.
+template <class T>
+struct NormStep {
+    i64 hidden;
+    const T *gain_x, *gain_h, *gain_c, *bias_c;  // the last one or null
+    T eps;
+    const T* bias;   // 4 * hidden, or null
+    T *by_x, *by_h;  // the products; normalised afterwards, if kept
+    T* gates;        // the gates' values out, or null: nothing is kept
+    i64 gates_row;   // from one row to the next of by_x and gates
+    i64 h_row;       // of by_h
+    T* scale;        // (n, 2): what the two products were multiplied by
+    T *c, *c_before;
+    StepState<T> state;
+};
+template <class T>
+void norm_lstm_step(const NormStep<T>& s, i64 rows);
+
+template <class T>
+struct NormBackStep {
+    i64 hidden;
+    const T *gain_x, *gain_h, *gain_c, *bias_c;
+    T eps;
+    i64 gates_row;                 // of what forward kept
+    const T *gates, *by_x, *by_h;  // the products normalised
+    const T *scale, *c_before;     // (n, 2), (n, hidden)
+    T *d_gates, *d_by_x, *d_by_h;  // (n, 4 * hidden); by_x, by_h: of the products themselves
+    T *d_cell, *d_gain_c;          // (n, hidden): of gain_c LN(c) + bias_c, and times LN(c)
+    const T* dh;                   // (n, hidden)
+    T* dc;
+    const T* d_out;  // sequence b at b * out_row, or null
+    i64 out_row;
+    const i64* sequence;
+};
+template <class T>
+void norm_lstm_step_back(const NormBackStep<T>& s, i64 rows);
+
+}  // namespace fusednn::cuda

@@ -1,0 +1,81 @@
+// The recurrence of an RNN, LSTM or GRU without projection in one kernel: for few sequences, whose
+// steps are too short to be products of their own.
+#pragma once
+#include "cuda/recurrent/forward.h"
+
+namespace fusednn::cuda {
+
+// Whether a call goes this way; by shapes alone.
+template <class T>
+bool sequence_suits(const RecurrentParams<T>& p);
+
+// What the steps [begin, end) in the order of the recurrence read and write.
+template <class T>
+struct Sequence {
+    Cell cell;
+    bool reverse;
+    i64 begin, end;
+    i64 all_steps, batch, hidden;
+    RowsView view;  // for its lists only
+    const T* w_hh;
+    const T* b_hn;    // GRU only, or null
+    bool from_zeros;  // the first step of all has no product
+    i64 depth;        // from one row of h to the next: `hidden` in whole vectors of a warp
+    // Row `row0` on of x's part of the gates; the gates' values out if `keep`.
+    T* gates;
+    i64 row0, gates_row;
+    bool keep;
+    T *c_before, *h_before;  // rows from c_row and h_row on; c_before LSTM only
+    i64 c_row, h_row;
+    T* c;         // (batch, hidden) LSTM only
+    T *h, *seen;  // (2, batch, depth) by the parity of the step; seen null without a mask
+    const T* mask;
+    T* out;  // or null
+    i64 out_step, out_row;
+};
+template <class T>
+void run_sequence(const Sequence<T>& s);
+
+// ---- backward (sequence_back.cu)
+// -----------------------------------------------------------------
+
+template <class T>
+bool sequence_back_suits(const RecurrentParams<T>& p);
+
+// What the steps [begin, end) read and write, the last one first.
+template <class T>
+struct SequenceBack {
+    Cell cell;
+    bool reverse;
+    i64 begin, end;
+    i64 all_steps, batch, hidden;
+    RowsView view;  // for its lists only
+    const T* w_hh;
+    bool to_state;   // whether the gradient of the state before the first step of all is wanted
+    const T* gates;  // the reserve's, from row gates_first on
+    i64 gates_first, gates_row;
+    const T* before;  // c of an LSTM, h of a GRU, of the step before, from row before_first on
+    i64 before_first;
+    T* d_gates;  // from row d_first on
+    i64 d_first, d_row;
+    T *dh, *dc;  // (batch, hidden), before and after; dc LSTM only
+    const T* mask;
+    const T* d_out;  // or null
+    i64 out_step, out_row;
+};
+template <class T>
+void run_sequence_back(const SequenceBack<T>& s);
+
+// What all blocks together may read of the others' results in a step: more takes the caches longer
+// than a product by tiles.
+constexpr i64 kMostTraffic = i64(40) << 20;
+
+// From one row of h to the next: a warp's lanes read 16 bytes each, and what lies behind `hidden`
+// is zero.
+template <class T>
+i64 sequence_depth(i64 hidden) {
+    constexpr i64 line = 32 * 16 / i64(sizeof(T));
+    return (hidden + line - 1) / line * line;
+}
+
+}  // namespace fusednn::cuda
