@@ -137,9 +137,9 @@ def test_results_are_made_beside_the_arguments(xp, values):
 
 @pytest.mark.parametrize("dtype", ["complex64", "int32", "bool"])
 def test_dtypes(xp, dtype):
-    with pytest.raises(TypeError, match=f"relu: input has dtype {dtype}, expected float32 or"):
+    with pytest.raises(TypeError, match=f"relu: input has dtype {dtype}, expected float32"):
         F.relu(xp.zeros(3, dtype))
-    with pytest.raises(TypeError, match=f"silu: input has dtype {dtype}, expected float32 or"):
+    with pytest.raises(TypeError, match=f"silu: input has dtype {dtype}, expected float32"):
         F.silu(xp.zeros(3, dtype))
 
 
