@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn
+from .._tensor.device import beside, host, is_array
 from .._tensor.mode import no_grad
 from .._tensor.tape import Array, raw
 from ..nn.transformer import Activation
@@ -74,20 +75,21 @@ class Seq2SeqTransformer(nn.Module):
     def _embed(self, table: nn.Module, positions: nn.Module, ids: Any, offset: int = 0) -> Any:
         x = table(ids) * self._scale
         if isinstance(positions, nn.Embedding):
-            length = np.shape(ids)[1]
+            length = x.shape[1]
             if offset + length > self.max_len:
                 raise ValueError(
                     f"Seq2SeqTransformer: positions {offset} to {offset + length - 1} go beyond "
                     f"max_len={self.max_len}"
                 )
-            x = x + positions(np.arange(offset, offset + length))
+            x = x + positions(beside(np.arange(offset, offset + length), raw(ids)))
         else:
             x = positions(x, offset)
         return self.dropout(x)
 
     def _padding(self, ids: Any) -> Array | None:
         """True for places that are padding; None if none is."""
-        blocked: Array = np.asarray(raw(ids)) == self.pad
+        data = raw(ids)
+        blocked: Array = (data if is_array(data) else np.asarray(data)) == self.pad
         return blocked if blocked.any() else None
 
     def encode(self, src: Any) -> tuple[Any, Array | None]:
@@ -136,9 +138,9 @@ class Seq2SeqTransformer(nn.Module):
         return collect(sample(decoding, rows, max_new_tokens, sampler, eos), rows)
 
     def _rows(self, src: Any) -> Array:
-        if isinstance(raw(src), np.ndarray):
-            return np.asarray(raw(src))
-        rows: Sequence[Any] = [np.asarray(row) for row in src]
+        if is_array(raw(src)):
+            return np.asarray(host(raw(src)))
+        rows: Sequence[Any] = [np.asarray(host(raw(row))) for row in src]
         ids = np.full((len(rows), max((len(row) for row in rows), default=0)), self.pad, np.int64)
         for row, to in zip(rows, ids, strict=True):
             to[: len(row)] = row
@@ -160,6 +162,7 @@ class _Decoding:
         self, model: Seq2SeqTransformer, src: Array, bos: int, cache_dtype: str | None
     ) -> None:
         self.model = model
+        src = beside(src, raw(model.generator.weight))
         with no_grad():
             self.memory, self.blocked = model.encode(src)
         self.first = np.full(len(src), bos, np.int64)
@@ -172,8 +175,9 @@ class _Decoding:
             # Texts change places with others of the same source: memories stay.
             for own, _ in self.cache:
                 own.reorder(parents)
-        ids = (self.first if tokens is None else tokens)[:, None]
         model = self.model
+        ids = (self.first if tokens is None else tokens)[:, None]
+        ids = beside(ids, raw(model.generator.weight))
         with no_grad():
             x = model._embed(model.tgt_embed, model.tgt_positions, ids, self.length)
             out = model.transformer.decoder(
@@ -182,6 +186,6 @@ class _Decoding:
             )  # fmt: skip
             logits = raw(model.generator(out))
         self.length += 1
-        last: Array = logits[:, -1]
+        last: Array = host(logits[:, -1])
         last[:, model.pad] = -np.inf  # no token: it would be hidden from those behind it
         return last
