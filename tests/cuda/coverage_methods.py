@@ -179,8 +179,8 @@ NO_ARRAYS = {
     "__weakref__",
 }  # fmt: skip
 WITHOUT_DEVICE = {
-    "Tensor", "config", "conv_matrix", "cpu_isa", "cuda_status", "enable_grad", "from_dlpack",
-    "from_numpy", "get_float32_precision", "get_num_threads", "has_cuda", "is_grad_enabled",
-    "load", "manual_seed", "no_grad", "save", "set_float32_precision", "set_grad_enabled",
-    "set_num_threads", "show_config",
+    "Tensor", "autocast", "config", "conv_matrix", "cpu_isa", "cuda_status", "enable_grad",
+    "from_dlpack", "from_numpy", "get_float32_precision", "get_num_threads", "has_cuda",
+    "is_autocast_enabled", "is_grad_enabled", "load", "manual_seed", "no_grad", "save",
+    "set_float32_precision", "set_grad_enabled", "set_num_threads", "show_config",
 }  # fmt: skip
