@@ -14,6 +14,8 @@ from __future__ import annotations
 # fewer blocks than its author counted on.
 REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("kernels/gemm_*.cu", "*", 128),  # 128 threads: four blocks
+    ("attention/few.cu", "few_kernel*", 168),  # three blocks of 128
+    ("attention/*.cu", "*_kernel<*", 255),  # two blocks of 128: a tile's sums, scores and factors
     ("conv/*.cu", "product_kernel<Exact<*", 176),  # one block of 256, 64-bit positions
     ("*", "product_kernel<Tensor<128*", 168),  # 128 threads: three blocks
     ("*", "product_kernel<Exact<float, 128*", 168),
@@ -37,6 +39,10 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM")),
     ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM")),
     ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
+    ("attention/forward.cu", "forward_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
+    ("attention/backward.cu", "*_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
+    ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),
+    ("attention/few.cu", "few_kernel<*", ("LDG.E.128",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
     ("optim.cu", "update_arrays<*", ("LDG.E.128", "STG.E.128")),
     ("activation/*.cu", "map_halves<*", ("LDG.E.128", "STG.E.128")),
