@@ -38,8 +38,8 @@ autocasting = _state.get
 class autocast:
     """Inside, products take float32 tensors on a GPU as 16-bit floats: a `with` block or decorator.
 
-    dtype is "bfloat16" or "float16". Linear layers, matrix products and convolutions cast their
-    float32 arguments and give 16-bit results; attention, recurrent layers, softmax, losses,
+    dtype is "bfloat16" or "float16". Linear layers, matrix products, convolutions and attention
+    cast their float32 arguments and give 16-bit results; recurrent layers, softmax, losses,
     normalisations and pooling cast what is 16 bits back to float32, and so does arithmetic of
     both. Parameters stay float32, and so do their gradients; each is cast once, until it changes
     or the block ends. float64 stays as it is. enabled=False turns an outer autocast off. For this
