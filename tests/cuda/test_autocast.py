@@ -38,6 +38,8 @@ def test_products_are_narrow_the_rest_is_wide(xp, half, x):
         wide += [F.group_norm(F.conv2d(image, kernel), 2), F.max_pool2d(F.conv2d(image, kernel), 2)]
         wide += [F.batch_norm(y, None, None, training=True), F.mse_loss(y, x[:, :6])]
         wide += [F.cross_entropy(y, xp.asarray(np.zeros(4, int))), fn.cat([y, x[:, :6]])]
+        heads = x.reshape(1, 2, 4, 4)
+        narrow += [F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)]
         narrow += [F.dropout(y, 0.5), F.dropout(y, training=False), fn.cat([y, y])]
     assert {one.dtype for one in narrow} == {DTYPES[half]}
     assert {one.dtype for one in wide} == {np.dtype(np.float32)}

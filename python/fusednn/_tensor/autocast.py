@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .device import as_cupy, device_of, dtype_named, is_float, is_half, moved, on_gpu
+from .device import as_cupy, dtype_named, is_float, is_half, moved, on_gpu
 from .tape import SHARED, Gradients, Node, TensorBase, record
 
 P = ParamSpec("P")
@@ -39,11 +39,12 @@ class autocast:
     """Inside, products take float32 tensors on a GPU as 16-bit floats: a `with` block or decorator.
 
     dtype is "bfloat16" or "float16". Linear layers, matrix products, convolutions and attention
-    cast their float32 arguments and give 16-bit results; softmax, losses, normalisations and
-    pooling cast what is 16 bits back to float32, and so does arithmetic of both. Parameters stay
-    float32, and so do their gradients; each is cast once, until it changes or the block ends.
-    float64 stays as it is. enabled=False turns an outer autocast off. For this thread alone; blocks
-    nest. With "float16", small gradients vanish: scale the loss by `optim.GradScaler`.
+    cast their float32 arguments and give 16-bit results; recurrent layers, softmax, losses,
+    normalisations and pooling cast what is 16 bits back to float32, and so does arithmetic of
+    both. Parameters stay float32, and so do their gradients; each is cast once, until it changes
+    or the block ends. float64 stays as it is. enabled=False turns an outer autocast off. For this
+    thread alone; blocks nest. With "float16", small gradients vanish: scale the loss by
+    `optim.GradScaler`.
 
     The CPU has no 16-bit kernels: RuntimeError where there is no GPU, NotImplementedError where a
     product's arguments are on the CPU.
@@ -215,4 +216,4 @@ def both_float(a: Any, b: Any) -> bool:
     return all(is_float(one) and one.char != "d" for one in kinds) and kinds[0] != kinds[1]
 
 
-__all__ = ["autocast", "autocasting", "device_of", "is_autocast_enabled"]
+__all__ = ["autocast", "is_autocast_enabled"]

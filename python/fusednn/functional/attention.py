@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _core, random
 from .._tensor.arithmetic import unbroadcast
-from .._tensor.autocast import autocasting, widened
+from .._tensor.autocast import autocasting, narrowed
 from .._tensor.device import as_array, as_cupy, beside, is_array, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
@@ -81,7 +81,7 @@ def scaled_dot_product_attention(
         extra = _extra(query, dropout_p if training else 0.0, window, softcap, lengths, cu_seqlens)
     options = (causal, scale, enable_gqa, extra)
     if autocasting() is not None:
-        query, key, value, attn_mask = widened(query, key, value, attn_mask)
+        query, key, value, attn_mask = narrowed(_OP, query, key, value, attn_mask)
     if getattr(query, "ndim", 0) > 4:
         return _merged(query, key, value, attn_mask, options)
     for one in (query, key, value, attn_mask):
