@@ -446,7 +446,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/recurrent/rows.cu",
-        (RECURRENT, "-k", "values and (lengths or batch or directions)"),
+        (RECURRENT, "-k", "values and (lengths or batch or directions or checkpoints)"),
         {
             "bound of the elements": ("at < size; at += hop", "at <= size; at += hop"),
             "sequences as they come": ("view.sequence_of(p.i) * row", "p.i * row"),
