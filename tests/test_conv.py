@@ -412,7 +412,7 @@ def test_long_rows_are_cut_without_a_seam(channels, outputs, groups, stride, isa
 @pytest.mark.parametrize("width", [5, 17, 20, 36])
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_winograd_is_not_disturbed_by_what_was_in_its_memory(width, kernel, isa, dtype):
-    """NaN from an earlier call, in lanes behind the last tile, is no reason to compute otherwise."""
+    """NaN of an earlier call, in lanes behind the last tile, changes nothing."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, 16, 16, width)).astype(dtype)
     w = rng.standard_normal((16, 16, kernel, kernel)).astype(dtype)

@@ -69,6 +69,7 @@ bool says_bfloat16(py::handle object) {
 }
 
 i64 item_size(const std::string& type) {
+    if (type == kBFloat16Type) return 2;
     return type.size() < 3 ? 0 : std::stoll(type.substr(2));
 }
 

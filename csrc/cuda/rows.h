@@ -27,6 +27,7 @@ struct RowTeam {
     // body(k) for every kWide elements that are this thread's.
     template <class Body>
     FUSEDNN_DEVICE void each(const Body& body) const {
+#pragma unroll 1
         for (i64 k = i64(lane) * kWide; k < size; k += kTeam * kWide) body(k);
     }
     template <class T, class Combine>

@@ -14,6 +14,8 @@ from __future__ import annotations
 # fewer blocks than its author counted on.
 REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("kernels/gemm_*.cu", "*", 128),  # 128 threads: four blocks
+    ("attention/few.cu", "few_kernel*", 168),  # three blocks of 128
+    ("attention/*.cu", "*_kernel<*", 255),  # two blocks of 128: a tile's sums, scores and factors
     ("conv/*.cu", "product_kernel<Exact<*", 176),  # one block of 256, 64-bit positions
     ("*", "product_kernel<Tensor<128*", 168),  # 128 threads: three blocks
     ("*", "product_kernel<Exact<float, 128*", 168),
@@ -37,6 +39,10 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM")),
     ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM")),
     ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
+    ("attention/forward.cu", "forward_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
+    ("attention/backward.cu", "*_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
+    ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),
+    ("attention/few.cu", "few_kernel<*", ("LDG.E.128",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
     ("optim.cu", "update_arrays<*", ("LDG.E.128", "STG.E.128")),
     ("activation/*.cu", "map_halves<*", ("LDG.E.128", "STG.E.128")),
@@ -51,6 +57,7 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),
     ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
     ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
+    ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------
@@ -60,6 +67,19 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
 TRAFFIC: tuple[tuple[str, str, float, str], ...] = (
     ("gemm_tf32.cu", "global write", 2.0, "a lane has two neighbours of C and writes them singly"),
     ("gemm_bf16.cu", "shared write", 1.4, "rows of A are 80 bytes, so that two share four banks"),
+    (
+        "product.h",
+        "global write",
+        2.0,
+        "a lane has two neighbours of 16 bits and writes them at once",
+    ),
+    (
+        "tile.h",
+        "shared write",
+        2.0,
+        "rows of [row][depth] tiles are 80 bytes: two share four banks",
+    ),
+    ("arrays.h", "global read", 4.0, "g++ loads halves one by one, nvcc eight at once (LDG.E.128)"),
     ("max.cu", "global read", 2.2, "windows overlap, and with stride 2 a warp skips elements"),
 )
 MOST_TRAFFIC = 1.1

@@ -12,6 +12,7 @@ import fusednn as fn
 import fusednn.functional as F
 from fusednn import _core, nn
 from fusednn.functional import attention
+from fusednn.models import GPT, Seq2SeqTransformer
 
 NAN, INF = np.nan, np.inf
 
@@ -97,7 +98,7 @@ def gradients(options):
         given = arguments(q, options)
         out, stats = _core.attention_forward(q, k, v, mask, *given, True)
         grads = _core.attention_backward(
-            q, k, v, mask, *given, dy, out, stats, mask is not None and mask.dtype.kind == "f"
+            q, k, v, mask, *given, dy, out, stats, mask is not None and mask.dtype != bool
         )
         return out, *grads
 
@@ -286,3 +287,40 @@ def test_multihead_attention(xp, settings, masks):
         assert (got is None) == (expected is None)
         if got is not None:
             close(got, expected.astype("float64"), units=1024, scale=4.0)
+
+
+@pytest.mark.parametrize("beams", [None, 2])
+def test_generation(xp, beams):
+    fn.manual_seed(0)
+    net = GPT(vocab_size=11, block_size=12, n_layer=1, n_head=2, n_embd=8).eval()
+    prompts = [[1, 2, 7], [3]]
+    other = Seq2SeqTransformer(9, 7, d_model=8, nhead=2, num_layers=1, dim_feedforward=8).eval()
+    sources = [[3, 4, 5], [6, 2]]
+    found = []
+    for device in ("cpu", "cuda"):
+        net.to(device)
+        other.to(device)
+        temperature = 0.0 if beams is None else 1.0
+        found.append(
+            net.generate(prompts, 5, temperature=temperature, beams=beams)
+            + other.generate(sources, 4, 1, 2, beams=beams)
+        )
+    for got, expected in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("rotary", [0, 2])
+def test_cache(xp, rotary):
+    fn.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 4, batch_first=True, num_kv_heads=2, rotary_dim=rotary)
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
+    found = []
+    for device in ("cpu", "cuda"):
+        layer.to(device).eval()
+        cache = nn.KVCache()
+        with fn.no_grad():
+            for begin, end in ((0, 3), (3, 4), (4, 5)):
+                part = fn.tensor(x[:, begin:end], device=device)
+                out = layer(part, part, part, None, False, is_causal=True, cache=cache)[0]
+        found.append(out.cpu().numpy())
+    close(found[1], found[0].astype("float64"), units=512)

@@ -79,11 +79,11 @@ def test_states_move_to_another_run(half):
 def test_a_scaler_finds_its_scale(xp):
     """float16 gradients of 1e-9 are there, and inf ends a step."""
     layer = nn.Linear(4, 1, bias=False).cuda()
-    optimizer, scaler = optim.SGD(layer.parameters(), lr=1.0), optim.GradScaler(2.0**40)
+    optimizer, scaler = optim.SGD(layer.parameters(), lr=1.0), optim.GradScaler(2.0**44)
     before = values(layer.weight)
     x = fn.tensor(np.full((1, 4), 1e-3, "f"), device="cuda")
     steps = []
-    for _ in range(30):
+    for _ in range(12):
         optimizer.zero_grad()
         with fn.autocast("float16"):
             loss = layer(x).float().sum() * 1e-6
@@ -91,7 +91,7 @@ def test_a_scaler_finds_its_scale(xp):
         scaler.step(optimizer)
         scaler.update()
         steps.append(scaler.get_scale())
-    assert steps[0] == 2.0**39 and steps[-1] == steps[-2] <= 2.0**36
+    assert steps[0] == 2.0**43 and steps[-1] == steps[-2] <= 2.0**36
     np.testing.assert_allclose(values(layer.weight.grad), 1e-9, rtol=1e-2)
     assert np.all(values(layer.weight) <= before)
 
@@ -108,21 +108,21 @@ def test_the_host_waits_once(xp, monkeypatch):
     assert len(looks) == 1
 
 
-@pytest.mark.parametrize("form", ["autocast", "half"])
+@pytest.mark.parametrize(("half", "form"), [("float16", "autocast"), ("bfloat16", "half")])
 def test_a_network_learns(xp, half, form):
     """Two classes by a small network, within a few steps, in both ways of computing in 16 bits."""
     fn.manual_seed(0)
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((32, 6)).astype("f")
+    x = rng.standard_normal((16, 6)).astype("f")
     target = xp.asarray((x[:, 0] * x[:, 1] > 0).astype(np.int64))
-    model = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Linear(32, 2)).cuda()
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 2)).cuda()
     data = fn.tensor(x, device="cuda")
     if form == "half":
         model.to(dtype=half)
         data = data.to(half)
-    optimizer, scaler = optim.Adam(model.parameters(), lr=0.02), optim.GradScaler(256.0)
+    optimizer, scaler = optim.Adam(model.parameters(), lr=0.05), optim.GradScaler(256.0)
     losses = []
-    for _ in range(25):
+    for _ in range(12):
         optimizer.zero_grad()
         with fn.autocast(half, enabled=form == "autocast"):
             loss = F.cross_entropy(model(data), target)
@@ -130,4 +130,4 @@ def test_a_network_learns(xp, half, form):
         scaler.step(optimizer)
         scaler.update()
         losses.append(loss.item())
-    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]

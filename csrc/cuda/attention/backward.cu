@@ -15,6 +15,7 @@ struct GradientTiles {
     alignas(16) typename Math::Value column_a[Math::kColumns][Math::kStride];
     alignas(16) typename Math::Value column_b[Math::kColumns][Math::kStride];
     typename Math::Exchange exchange;
+    int row0;  // of the block, read anew at each step as in forward.cu
 };
 
 // ---- dQ
@@ -41,6 +42,7 @@ class QueryBackward {
                 rows_of(p_.key, s.batch, kv_head_, s.key0), int(p_.dim)},
           values_{tiles.row_b, tiles.column_b, rows_of(call.g.grad, s.batch, item.head, s.query0),
                   rows_of(p_.value, s.batch, kv_head_, s.key0), int(p_.value_dim)} {
+        if (threadIdx.x == 0) tiles.row0 = row0;
         const i64 first = call.first_row(s, item.head);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
@@ -114,7 +116,7 @@ class QueryBackward {
     // dP becomes scale * dS, by the softcap's slope too; a peak's is left for the end.
     FUSEDNN_DEVICE void row_gradients(const typename Math::Scores& x, typename Math::Scores& ds,
                                       int key0, bool inner) {
-        const Place<Math, false> place{walk_.row0, key0};
+        const Place<Math, false> place{tiles_.row0, key0};
         unsigned kept[kLaneRows];
         if (call_.dropout.on) {
             draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + item_.head), place,
@@ -216,7 +218,9 @@ class KeyBackward {
 
     FUSEDNN_DEVICE KeyBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
                                const Item& item, int row0)
-        : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), walk_(row0, s.keys) {}
+        : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), walk_(row0, s.keys) {
+        if (threadIdx.x == 0) tiles.row0 = row0;
+    }
 
     FUSEDNN_DEVICE void run() {
         const int group = int(p_.heads / p_.kv_heads);
@@ -300,7 +304,7 @@ class KeyBackward {
     FUSEDNN_DEVICE void column_gradients(const HeadScores<Math, T>& scores,
                                          typename Math::Scores& x, typename Math::Scores& ds,
                                          int head, int query0) {
-        const Place<Math, true> place{walk_.row0, query0};
+        const Place<Math, true> place{tiles_.row0, query0};
         const int last_query = query0 + Math::kColumns - 1;
         const bool inner = last_query < s_.queries && s_.range(last_query).begin <= walk_.row0 &&
                            s_.range(query0).end >= walk_.row0 + Math::kRows;
@@ -317,7 +321,7 @@ class KeyBackward {
             const Peak<Sum> peak = real ? call_.peaks[first + query] : Peak<Sum>{-1, Sum(0)};
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i) {
-                const int key = walk_.row0 + Math::row(i);
+                const int key = place.row0 + Math::row(i);
                 Sum slope;
                 const Sum score = scores.score(x[i][n], query, key, inner, &slope);
                 const Sum w = scores.weight(score, stats.maximum, stats.inverse);

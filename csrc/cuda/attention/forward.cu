@@ -21,6 +21,9 @@ struct ForwardTiles {
     alignas(16) typename Math::Value key[Math::kColumns][Math::kStride];
     alignas(16) typename Math::Value value[Math::kColumns][Math::kStride];
     typename Math::Exchange exchange;
+    // Of the block. Read anew at each step: else the compiler keeps what masks need of each row in
+    // registers, some 40, also for calls without masks.
+    int row0;
 };
 
 template <class T>
@@ -50,6 +53,7 @@ class BlockForward {
         values_ = rows_of(p_.value, s.batch, kv_head, s.key0);
         row1_ = smaller_of(row0 + Math::kRows, s.queries);
         busy_ = row0 + Math::first_row() < row1_;
+        if (threadIdx.x == 0) tiles.row0 = row0;
     }
 
     FUSEDNN_DEVICE void run() {
@@ -139,7 +143,7 @@ class BlockForward {
 
     FUSEDNN_DEVICE void weights(const HeadScores<Math, T>& scores, typename Math::Scores& x,
                                 int key0, bool inner) {
-        const Place<Math, false> place{row0_, key0};
+        const Place<Math, false> place{tiles_.row0, key0};
         scores.adjust(x, place, inner);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {

@@ -175,8 +175,8 @@ class _Decoding:
             # Texts change places with others of the same source: memories stay.
             for own, _ in self.cache:
                 own.reorder(parents)
-        ids = (self.first if tokens is None else tokens)[:, None]
         model = self.model
+        ids = (self.first if tokens is None else tokens)[:, None]
         with no_grad():
             x = model._embed(
                 model.tgt_embed, model.tgt_positions, beside(ids, self.weight), self.length
