@@ -226,10 +226,10 @@ TARGETS = (
         "csrc/cuda/elementwise.h",
         ("test_activation_kernels.py", "-k", "relu or begin"),
         {
-            "one vector too many": ("i < packs; i", "i <= packs; i"),
-            "no tail": ("packs * n + thread; i < size", "packs * n + thread; i < packs * n"),
-            "tail past the end": ("packs * n + thread; i < size", "packs * n + thread; i <= size"),
-            "tail not from the vectors' end": ("i = packs * n + thread", "i = packs + thread"),
+            "one vector too many": ("i < whole; i", "i <= whole; i"),
+            "no tail": ("whole * n + thread; i < size", "whole * n + thread; i < whole * n"),
+            "tail past the end": ("whole * n + thread; i < size", "whole * n + thread; i <= size"),
+            "tail not from the vectors' end": ("i = whole * n + thread", "i = whole + thread"),
             "one block's step": ("step = i64(gridDim.x) * blockDim.x;", "step = blockDim.x;"),
             "all blocks the same": ("thread = i64(blockIdx.x) * blockDim.x +", "thread ="),
             "alignment not looked at": ("% 16 == 0", "% 4 == 0"),
@@ -238,7 +238,6 @@ TARGETS = (
                 "k < n; ++k) result.of[k] = fn(va.of[k]);",
                 "k < n - 1; ++k) result.of[k] = fn(va.of[k]);",
             ),
-            "single past the end": ("threadIdx.x; i < size; i", "threadIdx.x; i <= size; i"),
         },
         compiled="csrc/cuda/activation/relu.cu",
     ),
@@ -447,7 +446,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/recurrent/rows.cu",
-        (RECURRENT, "-k", "values and (lengths or batch or directions)"),
+        (RECURRENT, "-k", "values and (lengths or batch or directions or checkpoints)"),
         {
             "bound of the elements": ("at < size; at += hop", "at <= size; at += hop"),
             "sequences as they come": ("view.sequence_of(p.i) * row", "p.i * row"),
