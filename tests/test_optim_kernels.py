@@ -20,6 +20,10 @@ EXACT = np.longdouble
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 16384, 16385)
 
 
+def listed(array):
+    return None if array is None else [array]
+
+
 @dataclass(frozen=True)
 class Sgd:
     lr: float = 0.1
@@ -30,8 +34,8 @@ class Sgd:
     maximize: bool = False
 
     def kernel(self, p, g, buffer, first):
-        _core.sgd_step(p, g, buffer, first, self.lr, self.momentum, self.dampening, self.decay,
-                       self.nesterov, self.maximize)  # fmt: skip
+        _core.sgd_step([p], [g], listed(buffer), [first], self.lr, self.momentum, self.dampening,
+                       self.decay, self.nesterov, self.maximize)  # fmt: skip
 
     def formula(self, p, g, buffer, first):
         """One step in whatever precision it is given."""
@@ -57,8 +61,9 @@ class Adam:
     maximize: bool = False
 
     def kernel(self, p, g, m, v, most, step):
-        _core.adam_step(p, g, m, v, most, step, self.lr, self.beta1, self.beta2, self.eps,
-                        self.decay, self.decoupled, self.maximize)  # fmt: skip
+        _core.adam_step([p], [g], [m], [v], listed(most), [step], self.lr, self.beta1,
+                        self.beta2, self.eps, self.decay, self.decoupled,
+                        self.maximize)  # fmt: skip
 
     def formula(self, p, g, m, v, most, step):
         """One step in whatever precision it is given."""
@@ -215,7 +220,19 @@ def test_rmsprop(size, momentum, centered, decay, maximize, isa, dtype):
     x, xs, xm, xb = p.astype(np.float64), 0.0, 0.0, 0.0
     for _ in range(5):
         g = rng.standard_normal(size).astype(dtype)
-        _core.rmsprop_step(p, g, square, mean, buffer, lr, alpha, eps, decay, momentum, maximize)
+        _core.rmsprop_step(
+            [p],
+            [g],
+            [square],
+            listed(mean),
+            listed(buffer),
+            lr,
+            alpha,
+            eps,
+            decay,
+            momentum,
+            maximize,
+        )
         d = (-1 if maximize else 1) * g.astype(np.float64) + decay * x
         xs, xm = alpha * xs + (1 - alpha) * d * d, alpha * xm + (1 - alpha) * d
         step = d / (np.sqrt(xs - xm * xm if centered else xs) + eps)
@@ -231,10 +248,10 @@ def test_a_variance_is_never_below_zero(isa, dtype):
     g = np.linspace(0.1, 3, 101).astype(dtype)
     p, square, mean = np.zeros(101, dtype), g * g, g.copy()
     for _ in range(50):
-        _core.rmsprop_step(p, g, square, mean, None, 1e-3, 0.99, 1e-2, 0.0, 0.0, False)
+        _core.rmsprop_step([p], [g], [square], [mean], None, 1e-3, 0.99, 1e-2, 0.0, 0.0, False)
     assert np.isfinite(p).all()
     g[3] = np.nan
-    _core.rmsprop_step(p, g, square, mean, None, 1e-3, 0.99, 1e-2, 0.0, 0.0, False)
+    _core.rmsprop_step([p], [g], [square], [mean], None, 1e-3, 0.99, 1e-2, 0.0, 0.0, False)
     assert np.isnan(p).nonzero()[0].tolist() == [3]
 
 
@@ -248,7 +265,7 @@ def test_adagrad(size, decay, maximize, isa, dtype):
     for step in range(5):
         g = rng.standard_normal(size).astype(dtype)
         lr = 0.1 / (1 + step)
-        _core.adagrad_step(p, g, total, lr, 1e-10, decay, maximize)
+        _core.adagrad_step([p], [g], [total], [lr], 1e-10, decay, maximize)
         d = (-1 if maximize else 1) * g.astype(np.float64) + decay * x
         xs = xs + d * d
         x = x - lr * d / (np.sqrt(xs) + 1e-10)
@@ -266,8 +283,8 @@ def test_same_bits_at_any_thread_count(isa):
         p, m, v = start.copy(), np.zeros_like(start), np.zeros_like(start)
         Adam(decoupled=True).kernel(p, g, m, v, None, 1)
         Sgd(momentum=0.9, decay=0.1, nesterov=True).kernel(p, g, m, False)
-        _core.rmsprop_step(p, g, v, m, None, 0.1, 0.9, 1e-8, 0.1, 0.0, False)
-        _core.adagrad_step(p, g, v, 0.1, 1e-8, 0.1, False)
+        _core.rmsprop_step([p], [g], [v], [m], None, 0.1, 0.9, 1e-8, 0.1, 0.0, False)
+        _core.adagrad_step([p], [g], [v], [0.1], 1e-8, 0.1, False)
         results.append((p, m, v))
     for other in results[1:]:
         for one, many in zip(results[0], other, strict=True):
@@ -327,7 +344,7 @@ def _read_only(a):
 def test_refused_calls_change_nothing(param, grad, error, words):
     before = np.copy(param)
     with pytest.raises(error) as caught:
-        _core.sgd_step(param, grad, None, True, 0.1, 0.0, 0.0, 0.0, False, False)
+        _core.sgd_step([param], [grad], None, [True], 0.1, 0.0, 0.0, 0.0, False, False)
     for word in words:
         assert word in str(caught.value)
     np.testing.assert_array_equal(param, before)
@@ -337,11 +354,11 @@ def test_the_adaptive_steps_refuse_a_bad_state_before_they_write():
     p, g, v = (np.ones(4, np.float32) for _ in range(3))
     short, wide = np.ones(3, np.float32), np.ones(4)
     with pytest.raises(ValueError, match=r"rmsprop_step: grad_avg has shape \(3,\)"):
-        _core.rmsprop_step(p, g, v, short, None, 0.1, 0.9, 1e-8, 0.0, 0.0, False)
+        _core.rmsprop_step([p], [g], [v], [short], None, 0.1, 0.9, 1e-8, 0.0, 0.0, False)
     with pytest.raises(TypeError, match="rmsprop_step: momentum_buffer has dtype float64"):
-        _core.rmsprop_step(p, g, v, None, wide, 0.1, 0.9, 1e-8, 0.0, 0.9, False)
+        _core.rmsprop_step([p], [g], [v], None, [wide], 0.1, 0.9, 1e-8, 0.0, 0.9, False)
     with pytest.raises(ValueError, match=r"adagrad_step: sum has shape \(3,\)"):
-        _core.adagrad_step(p, g, short, 0.1, 1e-8, 0.0, False)
+        _core.adagrad_step([p], [g], [short], [0.1], 1e-8, 0.0, False)
     assert (p == 1).all()
     assert (v == 1).all()
 
@@ -432,21 +449,21 @@ def test_sum_of_squares(size, isa, dtype):
     results = []
     for threads in (1, 2, 3):
         fn.set_num_threads(threads)
-        results.append(_core.sum_of_squares(x, 0.5))
+        results.append(_core.sum_of_squares([x], 0.5))
     assert results[0] == results[1] == results[2]
     assert results[0] == pytest.approx(exact, rel=1e-14)
     spread = np.zeros((size, 2), dtype)
     spread[:, 0] = x
-    assert _core.sum_of_squares(spread[:, 0], 0.5) == results[0]
-    assert _core.sum_of_squares(x[::-1].reshape(1, -1), 0.5) == pytest.approx(exact, rel=1e-14)
+    assert _core.sum_of_squares([spread[:, 0]], 0.5) == results[0]
+    assert _core.sum_of_squares([x[::-1].reshape(1, -1)], 0.5) == pytest.approx(exact, rel=1e-14)
 
 
 def test_sums_of_squares_in_double(isa):
     big = np.full(5, 3e38, np.float32)
-    assert _core.sum_of_squares(big, 1.0) == pytest.approx(5 * float(big[0]) ** 2, rel=1e-14)
+    assert _core.sum_of_squares([big], 1.0) == pytest.approx(5 * float(big[0]) ** 2, rel=1e-14)
     tiny = np.full(40, 1e-40, np.float32)
-    assert _core.sum_of_squares(tiny, 1.0) == pytest.approx(40 * float(tiny[0]) ** 2, rel=1e-14)
-    assert np.isnan(_core.sum_of_squares(np.array([1, np.nan]), 1.0))
-    assert _core.sum_of_squares(np.array([1, -np.inf]), 1.0) == np.inf
+    assert _core.sum_of_squares([tiny], 1.0) == pytest.approx(40 * float(tiny[0]) ** 2, rel=1e-14)
+    assert np.isnan(_core.sum_of_squares([np.array([1, np.nan])], 1.0))
+    assert _core.sum_of_squares([np.array([1, -np.inf])], 1.0) == np.inf
     with pytest.raises(TypeError, match="sum_of_squares: input has dtype int64, expected float32"):
-        _core.sum_of_squares(np.array([1]), 1.0)
+        _core.sum_of_squares([np.array([1])], 1.0)

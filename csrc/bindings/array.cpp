@@ -110,27 +110,40 @@ py::object make_array(py::handle descr, std::size_t item, int ndim, const i64* s
     return result;
 }
 
-// An array of shape (batch..., A..., B...) that lies in memory as (batch..., B..., A...).
-struct Transposed {
-    i64 batch = 1, rows = 1, columns = 1;  // in memory: rows of B, columns of A
-};
-
-// Channels-last images, (N, T, C) sequences and transposed matrices come like this. False for what
-// does not, and for what is not aligned or not in native byte order.
-bool find_transposed(py::handle array, Py_intptr_t item, Transposed* found) {
+// A C-contiguous copy of a float array, whatever its strides and byte order.
+template <class T>
+py::object floating_copy(py::handle array) {
     const auto* proxy = py::detail::array_proxy(array.ptr());
-    const int ndim = proxy->nd;
-    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || ndim > kMaxDims ||
-        py::detail::array_descriptor_proxy(proxy->descr)->byteorder == '>') {
-        return false;
+    const i64 item = i64(sizeof(T));
+    i64 shape[kMaxDims], strides[kMaxDims];
+    for (int axis = 0; axis < proxy->nd && axis < kMaxDims; ++axis) {
+        shape[axis] = proxy->dimensions[axis];
+        strides[axis] = proxy->strides[axis];
     }
-    const Py_intptr_t *size = proxy->dimensions, *stride = proxy->strides;
+    Transposed from;
+    if (!(proxy->flags & npy_api::NPY_ARRAY_ALIGNED_) || proxy->nd > kMaxDims ||
+        py::detail::array_descriptor_proxy(proxy->descr)->byteorder == '>' ||
+        !find_transposed(proxy->nd, shape, strides, item, &from)) {
+        return contiguous_copy(array, descr_of<T>());
+    }
+    void* data;
+    py::object copy = make_array(descr_of<T>(), sizeof(T), proxy->nd, shape, &data);
+    GilRelease release(from.batch * from.rows * from.columns * item);
+    kernels<T>().transpose_matrices(from.batch, from.rows, from.columns,
+                                    static_cast<const T*>(static_cast<const void*>(proxy->data)),
+                                    static_cast<T*>(data));
+    return copy;
+}
+
+}  // namespace
+
+bool find_transposed(int ndim, const i64* size, const i64* stride, i64 item, Transposed* found) {
     int behind = ndim;  // the first axis of B
     for (int axis = 0; axis < ndim; ++axis) {
         if (size[axis] > 1 && stride[axis] == item) behind = axis + 1;
     }
     if (behind == ndim) return false;
-    Py_intptr_t step = item;
+    i64 step = item;
     const auto fits = [&](int axis) { return size[axis] == 1 || stride[axis] == step; };
     int front = behind;  // the first axis of A
     while (front > 0 && fits(front - 1)) {
@@ -149,26 +162,6 @@ bool find_transposed(py::handle array, Py_intptr_t item, Transposed* found) {
     }
     return true;
 }
-
-// A C-contiguous copy of a float array, whatever its strides and byte order.
-template <class T>
-py::object floating_copy(py::handle array) {
-    Transposed from;
-    if (!find_transposed(array, sizeof(T), &from)) return contiguous_copy(array, descr_of<T>());
-    const auto* proxy = py::detail::array_proxy(array.ptr());
-    const i64 item = i64(sizeof(T));
-    i64 shape[kMaxDims];
-    for (int axis = 0; axis < proxy->nd; ++axis) shape[axis] = proxy->dimensions[axis];
-    void* data;
-    py::object copy = make_array(descr_of<T>(), sizeof(T), proxy->nd, shape, &data);
-    GilRelease release(from.batch * from.rows * from.columns * item);
-    kernels<T>().transpose_matrices(from.batch, from.rows, from.columns,
-                                    static_cast<const T*>(static_cast<const void*>(proxy->data)),
-                                    static_cast<T*>(data));
-    return copy;
-}
-
-}  // namespace
 
 Array Array::floating(py::handle object, const char* op, const char* argument) {
     require_array(object, op, argument);

@@ -75,6 +75,14 @@ class MutableArray {
     void* data_;
 };
 
+// An array of shape (batch..., A..., B...) that lies in memory as (batch..., B..., A...).
+struct Transposed {
+    i64 batch = 1, rows = 1, columns = 1;  // in memory: rows of B, columns of A
+};
+// Channels-last images, (N, T, C) sequences and transposed matrices come like this. False for what
+// does not. Strides and item size are in bytes.
+bool find_transposed(int ndim, const i64* size, const i64* stride, i64 item, Transposed* found);
+
 // A new C-contiguous array for a result, from the recycling allocator; contents undefined.
 py::object new_array(DType dtype, int ndim, const i64* shape, void** data);
 py::object new_int64_array(int ndim, const i64* shape, i64** data);

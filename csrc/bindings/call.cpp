@@ -72,8 +72,30 @@ DeviceArray Call::placed(py::handle object, const char* argument) {
     return array;
 }
 
+// A copy in C order: by our kernel where matrices are transposed, else by CuPy.
+DeviceArray Call::contiguous(const DeviceArray& array, const char* argument) {
+    const bool single = array.type == "<f4";
+    Transposed from;
+    if ((!single && array.type != "<f8") ||
+        !find_transposed(array.ndim, array.shape, array.strides, single ? 4 : 8, &from)) {
+        return contiguous_device_array(array.owner, op_, argument);
+    }
+    DeviceArray copy = array;
+    copy.owner = new_array(single ? DType::f32 : DType::f64, array.ndim, array.shape, &copy.data);
+    copy.contiguous = true;
+    const Run run(*this, from.batch * from.rows * from.columns * 8);
+    const auto transpose = [&](auto zero) {
+        using T = decltype(zero);
+        run.kernels<T>().transpose_matrices(from.batch, from.rows, from.columns,
+                                            static_cast<const T*>(array.data),
+                                            static_cast<T*>(copy.data));
+    };
+    single ? transpose(0.0f) : transpose(0.0);
+    return copy;
+}
+
 Array Call::view_of(DeviceArray array, const char* argument) {
-    if (!array.contiguous) array = contiguous_device_array(array.owner, op_, argument);
+    if (!array.contiguous) array = contiguous(array, argument);
     Array result;
     result.view_.data = array.data;
     result.view_.dtype = floating_type(array.type);

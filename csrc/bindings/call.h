@@ -61,6 +61,7 @@ class Call {
 
     void settle(int number, const char* argument);
     DeviceArray placed(py::handle object, const char* argument);
+    DeviceArray contiguous(const DeviceArray& array, const char* argument);
     Array view_of(DeviceArray array, const char* argument);
     Array rows_of(DeviceArray array, const char* argument, i64 item, bool flat);
     [[noreturn]] void refuse(const char* argument, const DeviceArray& array,

@@ -110,14 +110,8 @@ py::object matmul(py::handle a_object, py::handle b_object, bool transpose_a, bo
     py::object result =
         call.new_array(a.dtype(), int(shapes.output.size()), shapes.output.data(), &output);
     const ops::Gemm& g = shapes.gemm;
-    const i64 item = item_size(a.dtype());
     const Run run(call, 2 * shapes.batch * g.m * g.n * g.k);
-    for (i64 i = 0; i < shapes.batch; ++i) {
-        ops::gemm(g, call.device(), a.dtype(),
-                  static_cast<const char*>(a.view().data) + i * g.m * g.k * item,
-                  static_cast<const char*>(b.view().data) + i * g.k * g.n * item, nullptr,
-                  static_cast<char*>(output) + i * g.m * g.n * item);
-    }
+    ops::matmul(shapes, call.device(), a.dtype(), a.view().data, b.view().data, output);
     return result;
 }
 

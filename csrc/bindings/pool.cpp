@@ -4,6 +4,7 @@
 #include "bindings/init.h"
 #include "bindings/ints.h"
 #include "core/errors.h"
+#include "cuda/pool/indices.h"
 #include "ops/pool.h"
 #include "ops/shapes.h"
 
@@ -103,15 +104,17 @@ py::object indices(int spatial, py::handle argmax, py::handle input_shape, py::h
                              window_args(op, kernel, stride, padding, dilation), ceil_mode);
     Call call(op);
     const Array taps = tap_array(call, argmax, shapes);
-    if (call.device() == Device::cuda) {
-        throw NoKernel(std::string(op) + ": no CUDA kernel for return_indices");
-    }
     i64* positions;
     py::object result =
-        new_int64_array(int(shapes.output.size()), shapes.output.data(), &positions);
+        call.new_int64_array(int(shapes.output.size()), shapes.output.data(), &positions);
     {
-        GilRelease release(bytes_moved(shapes, 0, DType::f64));
-        ops::max_pool_indices(op, shapes.params, taps.data<void>(), positions);
+        const Run run(call, bytes_moved(shapes, 0, DType::f64));
+        if (call.device() == Device::cuda) {
+            cuda::max_pool_indices(shapes.params, taps.data<void>(),
+                                   ops::argmax_bytes(shapes.params), positions);
+        } else {
+            ops::max_pool_indices(op, shapes.params, taps.data<void>(), positions);
+        }
     }
     return result;
 }

@@ -32,6 +32,13 @@ struct GemmParams {
     Activation activation;
 };
 
+// Products of one shape: number (i, j) of count[0] x count[1] has matrices that begin at
+// i * a[0] + j * a[1] and i * b[0] + j * b[1], and the (i * count[1] + j)-th m x ldc elements of C.
+struct GemmBatches {
+    i64 count[2];
+    i64 a[2], b[2];  // 0 where all share a matrix
+};
+
 // ---- conv ----------------------------------------
 
 // How a convolution or its input gradient is computed; ops/conv_plan.cpp chooses.
@@ -280,52 +287,67 @@ struct AttentionGradients {
 
 // ---- optim ----------------------------------------
 
-// One parameter tensor of `size` elements; state arrays have its shape.
 template <class T>
-struct SgdParams {
+struct FlatArray {
+    i64 size;
+    T* data;
+};
+
+// What one update of a list of parameters has in common, and what is of each: `size` elements;
+// state arrays have the parameter's shape. An optional array is null for all of them or for none.
+struct SgdOptions {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize;
+};
+template <class T>
+struct SgdTensor {
     i64 size;
     T* param;
     const T* grad;
     T* momentum_buffer;  // null without momentum
     bool first_step;     // momentum_buffer is uninitialised and takes the gradient itself
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, maximize;
 };
 
+struct AdamOptions {
+    double lr, beta1, beta2, eps, weight_decay;
+    bool decoupled_decay;  // AdamW: decay the parameter, not the gradient
+    bool maximize;
+};
 template <class T>
-struct AdamParams {
+struct AdamTensor {
     i64 size;
     T* param;
     const T* grad;
     T *exp_avg, *exp_avg_sq;
     T* max_exp_avg_sq;  // null without amsgrad
-    double lr, beta1, beta2, eps, weight_decay;
-    i64 step;              // 1 at the first update
-    bool decoupled_decay;  // AdamW: decay the parameter, not the gradient
-    bool maximize;
+    i64 step;           // 1 at the first update
 };
 
+struct RmspropOptions {
+    double lr, alpha, eps, weight_decay, momentum;
+    bool maximize;
+};
 template <class T>
-struct RmspropParams {
+struct RmspropTensor {
     i64 size;
     T* param;
     const T* grad;
     T* square_avg;
     T* grad_avg;         // null unless centered
     T* momentum_buffer;  // null without momentum
-    double lr, alpha, eps, weight_decay, momentum;
-    bool maximize;
 };
 
+struct AdagradOptions {
+    double eps, weight_decay;
+    bool maximize;
+};
 template <class T>
-struct AdagradParams {
+struct AdagradTensor {
     i64 size;
     T* param;
     const T* grad;
     T* sum;     // of squared gradients
     double lr;  // of this update, after its decay
-    double eps, weight_decay;
-    bool maximize;
 };
 
 // ---- the table ----------------------------------------
@@ -336,6 +358,8 @@ struct AdagradParams {
 template <class T>
 struct KernelTable {
     void (*gemm)(const GemmParams<T>&);
+    // Without biases.
+    void (*gemm_batches)(const GemmParams<T>&, const GemmBatches&);
 
     // x (N, C, D, H, W); w (O, C/groups, KD, KH, KW); bias O values or null; y (N, O, OD, OH, OW).
     void (*conv_forward)(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
@@ -445,12 +469,15 @@ struct KernelTable {
     // weights (batch, heads, queries, keys): what the forward multiplies the values with.
     void (*attention_weights)(const AttentionParams<T>&, const Accumulate<T>* stats, T* weights);
 
-    void (*sgd_step)(const SgdParams<T>&);
-    void (*adam_step)(const AdamParams<T>&);
-    void (*rmsprop_step)(const RmspropParams<T>&);
-    void (*adagrad_step)(const AdagradParams<T>&);
-    // Sum of (x * scale)^2, in double.
-    double (*sum_of_squares)(i64 size, const T* x, double scale);
+    // Updates of `count` parameters, in the order of the list where arrays of several share memory.
+    void (*sgd_step)(const SgdOptions&, i64 count, const SgdTensor<T>*);
+    void (*adam_step)(const AdamOptions&, i64 count, const AdamTensor<T>*);
+    void (*rmsprop_step)(const RmspropOptions&, i64 count, const RmspropTensor<T>*);
+    void (*adagrad_step)(const AdagradOptions&, i64 count, const AdagradTensor<T>*);
+    // *total = sum of (x * scale)^2 over all arrays, in double; total lies where the arrays do.
+    void (*sum_of_squares)(i64 count, const FlatArray<const T>*, double scale, double* total);
+    // x *= factor for all arrays, which share no memory.
+    void (*scale_arrays)(i64 count, const FlatArray<T>*, double factor);
 
     // For tests: a value only this ISA build would return (its name).
     const char* isa;

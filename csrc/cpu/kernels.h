@@ -9,6 +9,8 @@ namespace FUSEDNN_ISA {
 
 template <class T>
 void gemm(const GemmParams<T>&);
+template <class T>
+void gemm_batches(const GemmParams<T>&, const GemmBatches&);
 
 template <class T>
 void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
@@ -118,15 +120,17 @@ template <class T>
 void attention_weights(const AttentionParams<T>&, const T* stats, T* weights);
 
 template <class T>
-void sgd_step(const SgdParams<T>&);
+void sgd_step(const SgdOptions&, i64 count, const SgdTensor<T>*);
 template <class T>
-void adam_step(const AdamParams<T>&);
+void adam_step(const AdamOptions&, i64 count, const AdamTensor<T>*);
 template <class T>
-void rmsprop_step(const RmspropParams<T>&);
+void rmsprop_step(const RmspropOptions&, i64 count, const RmspropTensor<T>*);
 template <class T>
-void adagrad_step(const AdagradParams<T>&);
+void adagrad_step(const AdagradOptions&, i64 count, const AdagradTensor<T>*);
 template <class T>
-double sum_of_squares(i64 size, const T* x, double scale);
+void sum_of_squares(i64 count, const FlatArray<const T>*, double scale, double* total);
+template <class T>
+void scale_arrays(i64 count, const FlatArray<T>*, double factor);
 
 }  // namespace FUSEDNN_ISA
 }  // namespace fusednn

@@ -8,6 +8,7 @@ namespace FUSEDNN_ISA {
 
 #define FUSEDNN_TABLE(T)        \
     {gemm<T>,                   \
+     gemm_batches<T>,           \
      conv_forward<T>,           \
      conv_packing<T>,           \
      conv_pack<T>,              \
@@ -57,6 +58,7 @@ namespace FUSEDNN_ISA {
      rmsprop_step<T>,           \
      adagrad_step<T>,           \
      sum_of_squares<T>,         \
+     scale_arrays<T>,           \
      FUSEDNN_STRING(FUSEDNN_ISA)}
 
 extern const KernelTable<float> table_f32;

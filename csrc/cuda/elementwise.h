@@ -23,14 +23,15 @@ FUSEDNN_DEVICE i64 quotient(i64 a, i64 b) {
     return a / b;
 }
 
-// The vectors of the arrays, then the elements that are left.
+// The vectors of the arrays, then the elements that are left; all of them, where the arrays begin
+// between the vectors.
 template <class T, int kInputs, class Fn>
 __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
-    map_packs(i64 size, const T* a, const T* b, T* out, Fn fn) {
+    map_packs(i64 size, bool packs, const T* a, const T* b, T* out, Fn fn) {
     constexpr int n = Pack<T>::kSize;
-    const i64 packs = size / n, step = i64(gridDim.x) * blockDim.x;
+    const i64 whole = packs ? size / n : 0, step = i64(gridDim.x) * blockDim.x;
     const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (i64 i = thread; i < packs; i += step) {
+    for (i64 i = thread; i < whole; i += step) {
         const Pack<T> va = reinterpret_cast<const Pack<T>*>(a)[i];
         Pack<T> result;
         if constexpr (kInputs == 2) {
@@ -41,21 +42,7 @@ __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
         }
         reinterpret_cast<Pack<T>*>(out)[i] = result;
     }
-    for (i64 i = packs * n + thread; i < size; i += step) {
-        if constexpr (kInputs == 2) {
-            out[i] = fn(a[i], b[i]);
-        } else {
-            out[i] = fn(a[i]);
-        }
-    }
-}
-
-// Arrays that begin between the vectors.
-template <class T, int kInputs, class Fn>
-__global__ void __launch_bounds__(kElementThreads, kElementBlocks)
-    map_single(i64 size, const T* a, const T* b, T* out, Fn fn) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += step) {
+    for (i64 i = whole * n + thread; i < size; i += step) {
         if constexpr (kInputs == 2) {
             out[i] = fn(a[i], b[i]);
         } else {
@@ -104,10 +91,8 @@ void map(const char* name, i64 size, const T* a, const T* b, T* out, Fn fn) {
     if constexpr (sizeof(T) == 2) {
         launch(name, shape, map_halves<kInputs, Fn>, size, packs, reading(a), reading(b),
                writing(out), fn);
-    } else if (packs) {
-        launch(name, shape, map_packs<T, kInputs, Fn>, size, a, b, out, fn);
     } else {
-        launch(name, shape, map_single<T, kInputs, Fn>, size, a, b, out, fn);
+        launch(name, shape, map_packs<T, kInputs, Fn>, size, packs, a, b, out, fn);
     }
 }
 }  // namespace detail

@@ -8,6 +8,8 @@ namespace fusednn::cuda {
 
 template <class T>
 void gemm(const GemmParams<T>&);
+template <class T>
+void gemm_batches(const GemmParams<T>&, const GemmBatches&);
 
 template <class T>
 void conv_forward(const ConvParams&, const T* x, const T* w, const T* bias, T* y);
@@ -23,6 +25,8 @@ template <class T>
 void unfold(const ConvParams&, const T* x, T* columns);
 template <class T>
 void fold(const ConvParams&, const T* columns, T* x);
+template <class T>
+void transpose_matrices(i64 batch, i64 rows, i64 columns, const T* x, T* y);
 
 template <class T>
 void max_pool_forward(const PoolParams&, const T* x, T* y, void* argmax, int argmax_bytes);
@@ -111,13 +115,17 @@ template <class T>
 void attention_weights(const AttentionParams<T>&, const Accumulate<T>* stats, T* weights);
 
 template <class T>
-void sgd_step(const SgdParams<T>&);
+void sgd_step(const SgdOptions&, i64 count, const SgdTensor<T>*);
 template <class T>
-void adam_step(const AdamParams<T>&);
+void adam_step(const AdamOptions&, i64 count, const AdamTensor<T>*);
 template <class T>
-void rmsprop_step(const RmspropParams<T>&);
+void rmsprop_step(const RmspropOptions&, i64 count, const RmspropTensor<T>*);
 template <class T>
-void adagrad_step(const AdagradParams<T>&);
+void adagrad_step(const AdagradOptions&, i64 count, const AdagradTensor<T>*);
+template <class T>
+void sum_of_squares(i64 count, const FlatArray<const T>*, double scale, double* total);
+template <class T>
+void scale_arrays(i64 count, const FlatArray<T>*, double factor);
 
 }  // namespace fusednn::cuda
 

@@ -5,6 +5,7 @@
 #include "cuda/embedding/places.h"
 #include "cuda/ids.h"
 #include "cuda/norm/running.h"
+#include "cuda/pool/indices.h"
 
 namespace fusednn::cuda {
 
@@ -81,6 +82,10 @@ template void batch_norm_running<float>(const BatchNormParams&, const float*, fl
                                         double, double, float*);
 template void batch_norm_running<double>(const BatchNormParams&, const double*, double*, double*,
                                          double, double, double*);
+
+void max_pool_indices(const PoolParams&, const void*, int, i64*) {
+    throw DeviceError(status());
+}
 
 Scope::Scope(const char*, int, std::uintptr_t) {
     throw DeviceError(status());

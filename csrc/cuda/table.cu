@@ -43,6 +43,7 @@ struct Table {
     // clang-format off
     static constexpr KernelTable<T> kernels = {
             gemm<T>,
+            gemm_batches<T>,
             conv_forward<T>,
             conv_packing<T>,
             FUSEDNN_MISSING(conv_pack),
@@ -51,7 +52,7 @@ struct Table {
             bias_grad<T>,
             FUSEDNN_WIDE(unfold),
             FUSEDNN_WIDE(fold),
-            FUSEDNN_MISSING(transpose_matrices),
+            FUSEDNN_WIDE(transpose_matrices),
             FUSEDNN_WIDE(max_pool_forward),
             FUSEDNN_WIDE(max_pool_backward),
             FUSEDNN_MISSING(recurrent_forward),
@@ -91,7 +92,8 @@ struct Table {
             FUSEDNN_WIDE(adam_step),
             FUSEDNN_WIDE(rmsprop_step),
             FUSEDNN_WIDE(adagrad_step),
-            FUSEDNN_MISSING(sum_of_squares),
+            FUSEDNN_WIDE(sum_of_squares),
+            FUSEDNN_WIDE(scale_arrays),
             "cuda",
     };
     // clang-format on

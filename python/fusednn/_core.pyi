@@ -187,7 +187,7 @@ def linear_backward_input(grad: Array, weight: Array, /) -> Array: ...
 def linear_backward_weight(grad: Array, input: Array, /) -> Array: ...
 def linear_backward_bias(grad: Array, /) -> Array: ...
 def matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool, /) -> Array:
-    """2-D or equally batched 3-D product; the flags transpose the last two axes."""
+    """Products of matrices; batches broadcast. The flags transpose the last two axes."""
 
 # ---- activation (bindings/activation.cpp) --------------------------------------------------------
 def cast(input: Array, dtype: str, /) -> Array:
@@ -443,10 +443,10 @@ def attention_weights_backward(
 
 # ---- optim (bindings/optim.cpp) ------------------------------------------------------------------
 def sgd_step(
-    param: Array,
-    grad: Array,
-    momentum_buffer: Array | None,
-    first_step: bool,
+    param: list[Array],
+    grad: list[Array],
+    momentum_buffer: list[Array] | None,
+    first_step: list[bool],
     lr: float,
     momentum: float,
     dampening: float,
@@ -456,12 +456,12 @@ def sgd_step(
     /,
 ) -> None: ...
 def adam_step(
-    param: Array,
-    grad: Array,
-    exp_avg: Array,
-    exp_avg_sq: Array,
-    max_exp_avg_sq: Array | None,
-    step: int,
+    param: list[Array],
+    grad: list[Array],
+    exp_avg: list[Array],
+    exp_avg_sq: list[Array],
+    max_exp_avg_sq: list[Array] | None,
+    step: list[int],
     lr: float,
     beta1: float,
     beta2: float,
@@ -472,11 +472,11 @@ def adam_step(
     /,
 ) -> None: ...
 def rmsprop_step(
-    param: Array,
-    grad: Array,
-    square_avg: Array,
-    grad_avg: Array | None,
-    momentum_buffer: Array | None,
+    param: list[Array],
+    grad: list[Array],
+    square_avg: list[Array],
+    grad_avg: list[Array] | None,
+    momentum_buffer: list[Array] | None,
     lr: float,
     alpha: float,
     eps: float,
@@ -486,17 +486,20 @@ def rmsprop_step(
     /,
 ) -> None: ...
 def adagrad_step(
-    param: Array,
-    grad: Array,
-    sum: Array,
-    lr: float,
+    param: list[Array],
+    grad: list[Array],
+    sum: list[Array],
+    lr: list[float],
     eps: float,
     weight_decay: float,
     maximize: bool,
     /,
 ) -> None: ...
-def sum_of_squares(input: Array, scale: float, /) -> float:
-    """Sum of (input * scale)**2, in float64."""
+def sum_of_squares(input: list[Array], scale: float, /) -> Any:
+    """Sum of (input * scale)**2 over all arrays, in float64: a float, or one element on a GPU."""
+
+def scale_arrays(input: list[Array], factor: float, /) -> None:
+    """input *= factor, for all arrays."""
 
 # ---- runtime (bindings/runtime.cpp) --------------------------------------------------------------
 __version__: str

@@ -19,6 +19,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("conv/*.cu", "product_kernel<Exact<*", 176),  # one block of 256, 64-bit positions
     ("*", "product_kernel<Tensor<128*", 168),  # 128 threads: three blocks
     ("*", "product_kernel<Exact<float, 128*", 168),
+    ("*", "product_kernel<HalfTensor<128*", 255),  # 128 threads: two blocks
     ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
     ("conv/depthwise.cu", "*", 128),  # two blocks
     ("pool/average.cu", "*", 128),  # two blocks
@@ -34,17 +35,26 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kernels/gemm_tf32.cu", "*", ("HMMA", "LDGSTS")),
     ("kernels/gemm_bf16.cu", "*", ("HMMA", "LDGSTS", "LDSM")),
     ("*", "product_kernel<Tensor<*", ("HMMA", "LDGSTS")),
+    ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM")),
+    ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM")),
     ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
     ("attention/forward.cu", "forward_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/backward.cu", "*_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),
     ("attention/few.cu", "few_kernel<*", ("LDG.E.128",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
+    ("optim.cu", "update_arrays<*", ("LDG.E.128", "STG.E.128")),
+    ("activation/*.cu", "map_halves<*", ("LDG.E.128", "STG.E.128")),
+    ("cast.cu", "*", ("LDG.E.128", "STG.E.128")),
 )
 
 # (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler
 # could not keep in registers. None unless a row says so.
 LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
+    # Two results of 128 features take 128 of a thread's 255 registers.
+    ("attention/backward.cu", "key_kernel<*", 160, "sums of two results"),
+    ("attention/forward.cu", "forward_kernel<*", 80, "at 255 registers"),
+    ("attention/few.cu", "few_kernel<*", 64, "8 rows of 8 sums each, for three blocks"),
     # A word or four that the compiler spills of itself, aiming at more blocks than it is told to;
     # moving the loop's data costs far more.
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),

@@ -291,6 +291,124 @@ TARGETS = (
         compiled="csrc/cuda/gemm/gemm.cu",
     ),
     Target(
+        "csrc/cuda/gemm/math.h",
+        ("test_half_products.py", "-k", "orders or linear"),
+        {
+            "order of the matrices": ("row += kRowsFirst ? odd", "row += kRowsFirst ? high"),
+            "not transposed": ("load_matrix_x4_transposed(r, &tile", "load_matrix_x4(r, &tile"),
+            "second of a pair": ("y[j + 1][0] = r[2]", "y[j + 1][0] = r[1]"),
+            "the other format": ("if (format.brain)", "if (!format.brain)"),
+            "half of the depth": ("p < kDepth; p += 16", "p < kDepth - 16; p += 16"),
+        },
+        compiled="csrc/cuda/gemm/gemm.cu",
+    ),
+    Target(
+        "csrc/cuda/gemm/tile.h",
+        ("test_half_products.py", "-k", "test_products or orders"),
+        {
+            "half of the elements": (
+                "first += Mine::kStep * kAtOnce",
+                "first += 2 * Mine::kStep * kAtOnce",
+            ),
+            "a row that is not there": ("r < rows ? from", "r <= rows ? from"),
+            "no zeros": (
+                "got[k] = from ? from->bits : std::uint16_t(0);",
+                "if (from) got[k] = from->bits;",
+            ),
+            "beyond the depth": ("real ? edges.rows : 0});", "edges.rows});"),
+        },
+        compiled="csrc/cuda/gemm/gemm.cu",
+    ),
+    Target(
+        "csrc/cuda/cast.cu",
+        ("test_half_kernels.py", "-k", "test_casts"),
+        {
+            "tail too short": (
+                "i = whole * kHalves + thread; i < size",
+                "i = whole * kHalves + thread; i + 1 < size",
+            ),
+            "vectors beyond the end": ("packs ? size / kHalves", "packs ? size / kHalves + 1"),
+            "half of the floats": ("part += kFloats", "part += 2 * kFloats"),
+            "the other format": ("{to == DType::bf16}", "{to != DType::bf16}"),
+            "one alignment": ("whole_packs(x) && detail::whole_packs(y)", "whole_packs(y)"),
+        },
+    ),
+    Target(
+        "csrc/cuda/arrays.h",
+        ("test_half_kernels.py", "-k", "test_softmax"),
+        {
+            "the first of each vector": ("widen(held.of[i])", "widen(held.of[0])"),
+            "not narrowed": ("to.format.narrow(value.of[i])", "to.format.narrow(value.of[0])"),
+            "no step to the row": ("return {data + n, format};", "return {data, format};"),
+        },
+        compiled="csrc/cuda/softmax.cu",
+    ),
+    Target(
+        "csrc/cuda/gemm/gemm.cu",
+        ("test_product_kernels.py", "-k", "batches or broadcast"),
+        {
+            "digits swapped": ("outer * this->batch + digit", "digit * this->batch + outer"),
+            "inner digit left out": ("+ digit * inner_batch", "+ 0 * inner_batch"),
+            "one result for all": (
+                "{storage(p.c),\n                  matrix,",
+                "{storage(p.c), 0,",
+            ),
+            "A's batches for B": (
+                "p.b_col, p.b_row, inner, batches.b)",
+                "p.b_col, p.b_row, inner, batches.a)",
+            ),
+        },
+    ),
+    Target(
+        "csrc/cuda/optim.cu",
+        ("test_optimiser_kernels.py",),
+        {
+            "overlaps not looked for": ("if (apart(tensors)) {", "if (true) {"),
+            "overlap by the wrong end": ("(span.written ? end : written_end)", "written_end"),
+            "steps of others": ("return a.step == b.step;", "return true;"),
+            "rates of others": ("return a.lr == b.lr;", "return true;"),
+            "all partial sums in one place": ("sums.get() + first);", "sums.get());"),
+            "half of the sums": ("i < count; i += kElementThreads) sum", "i < count / 2; ++i) sum"),
+            "in float": (
+                "const double scaled = double(value) * scale",
+                "const float scaled = value",
+            ),
+        },
+    ),
+    Target(
+        "csrc/cuda/tensors.h",
+        ("test_optimiser_kernels.py",),
+        {
+            "the tensor before": ("<= block ? low : above)", "< block ? low : above)"),
+            "chunk of the whole grid": (
+                "(block - tensors.first_block[low]) * kChunk<T>;",
+                "block * kChunk<T>;",
+            ),
+            "past the end": ("< tensors.size[low] ? begin", "<= tensors.size[low] + 1 ? begin"),
+            "packs always": ("packs = addresses % 16 == 0;", "packs = true;"),
+            "alignment of one array": ("addresses |= ", "addresses = "),
+            "no rest": (
+                "i < end; i += kElementThreads) body",
+                "i < rest; i += kElementThreads) body",
+            ),
+            "one block to a tensor": ("(elements + kChunk<T> - 1) / kChunk<T>", "1"),
+        },
+        compiled="csrc/cuda/optim.cu",
+    ),
+    Target(
+        "csrc/cuda/transpose.cu",
+        ("test_arrays.py", "-k", "transposed"),
+        {
+            "row past the end": ("row0 + i < rows && column0", "row0 + i <= rows && column0"),
+            "tile's sides swapped": ("= tile[lane][i]", "= tile[i][lane]"),
+            "first matrix for all": ("to = y + matrix * rows * columns", "to = y"),
+            "columns for rows": ("(column0 + i) * rows + row0", "(column0 + i) * columns + row0"),
+        },
+        equivalent={
+            "delete __syncthreads 2": "a block has a second tile beyond 2^31 - 1 of them only",
+        },
+    ),
+    Target(
         "csrc/cuda/reduce.h",
         ("test_norm_kernels.py", "-k", "layer_norm"),
         {

@@ -156,8 +156,28 @@ def test_shapes_are_checked(xp):
 
 
 def test_no_kernel(xp):
-    with pytest.raises(NotImplementedError, match="max_pool2d: no CUDA kernel for return_indices"):
-        F.max_pool2d(xp.zeros((1, 2, 4, 4)), 2, return_indices=True)
+    x = xp.zeros((1, 2, 4, 8))
+    try:
+        F.scaled_dot_product_attention(x, x, x)
+    except NotImplementedError as error:
+        assert "no CUDA kernel" in str(error)
+
+
+TRANSPOSED = (
+    ((1, 1), (1, 0)),
+    ((33, 65), (1, 0)),
+    ((3, 31, 97), (0, 2, 1)),
+    ((2, 5, 6, 7), (0, 3, 1, 2)),
+    ((2, 5, 6, 7), (2, 3, 0, 1)),
+    ((2, 3, 40), (1, 0, 2)),  # no transposed matrix: CuPy's copy
+)
+
+
+@pytest.mark.parametrize(("shape", "axes"), TRANSPOSED, ids=str)
+def test_transposed_arrays(xp, dtype, shape, axes, order):
+    values = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+    got = F.relu(xp.asarray(values).transpose(*axes))
+    np.testing.assert_array_equal(xp.asnumpy(got), np.maximum(values.transpose(axes), 0))
 
 
 @pytest.mark.parametrize(

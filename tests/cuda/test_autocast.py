@@ -9,7 +9,7 @@ import pytest
 
 import fusednn as fn
 import fusednn.functional as F
-from fusednn import nn
+from fusednn import models, nn
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
@@ -37,7 +37,8 @@ def test_products_are_narrow_the_rest_is_wide(xp, half, x):
         wide = [F.softmax(y, 1), F.log_softmax(y, 1), F.layer_norm(y, (6,)), F.rms_norm(y, (6,))]
         wide += [F.group_norm(F.conv2d(image, kernel), 2), F.max_pool2d(F.conv2d(image, kernel), 2)]
         wide += [F.batch_norm(y, None, None, training=True), F.mse_loss(y, x[:, :6])]
-        wide += [F.cross_entropy(y, xp.asarray(np.zeros(4, int))), F.dropout(y, 0.5)]
+        wide += [F.cross_entropy(y, xp.asarray(np.zeros(4, int))), fn.cat([y, x[:, :6]])]
+        narrow += [F.dropout(y, 0.5), F.dropout(y, training=False), fn.cat([y, y])]
     assert {one.dtype for one in narrow} == {DTYPES[half]}
     assert {one.dtype for one in wide} == {np.dtype(np.float32)}
     assert not fn.is_autocast_enabled()
@@ -73,6 +74,43 @@ def test_gradients_are_float32_and_near(xp, half, x):
         assert parameter.dtype == parameter.grad.dtype == np.float32
         error = abs(parameter.grad.cpu().numpy() - wanted).max()
         assert 0 < error <= 0.05 * abs(wanted).max() + 1e-3
+
+
+def lenet():
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(4, 6, 3), nn.GELU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(24, 5)]
+    return nn.Sequential(*layers)
+
+
+def gpt():
+    return models.GPT(vocab_size=5, block_size=8, n_layer=1, n_head=2, n_embd=16)
+
+
+@pytest.mark.parametrize("network", [lenet, gpt])
+def test_models(half, network):
+    """Training steps in 16 bits stay near those in float32."""
+    rng = np.random.default_rng(0)
+    if network is lenet:
+        data = fn.tensor(rng.standard_normal((6, 1, 8, 8)).astype("f"), device="cuda")
+        target = fn.tensor(rng.integers(0, 5, 6), device="cuda")
+    else:
+        data = fn.tensor(rng.integers(0, 5, (2, 6)), device="cuda")
+        target = fn.tensor(rng.integers(0, 5, 12), device="cuda")
+    losses = {}
+    for enabled in (False, True):
+        fn.manual_seed(0)
+        model = network().cuda()
+        optimizer = fn.optim.AdamW(model.parameters(), lr=0.01)
+        losses[enabled] = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            with fn.autocast(half, enabled=enabled):
+                loss = F.cross_entropy(model(data).reshape(-1, 5), target)
+            loss.backward()
+            optimizer.step()
+            losses[enabled].append(loss.item())
+    assert losses[True] != losses[False]
+    np.testing.assert_allclose(losses[True], losses[False], rtol=0.03)
 
 
 def test_parameters_are_cast_once_until_they_change(half, x, monkeypatch):

@@ -100,3 +100,27 @@ def test_bfloat16_of_other_libraries(xp, values, typestr):
             F.max_pool1d(Foreign(held, name), 2)
     with pytest.raises(TypeError, match=r"void16|V2"):
         F.max_pool1d(Foreign(held, "int16"), 2)
+
+
+def test_states(xp, half, tmp_path):
+    """16-bit states are saved and loaded, and go into modules of any float dtype."""
+    layer = nn.Linear(2, 3).to("cuda", half)
+    state = layer.state_dict()
+    assert {one.dtype for one in state.values()} == {DTYPES[half]}
+    fn.save(state, tmp_path / "state.safetensors")
+    state = fn.load(tmp_path / "state.safetensors")
+    wide, narrow = nn.Linear(2, 3), nn.Linear(2, 3).to("cuda", half)
+    wide.load_state_dict(state)
+    narrow.load_state_dict(wide.state_dict())
+    for name, value in narrow.state_dict().items():
+        np.testing.assert_array_equal(value.astype("f"), layer.state_dict()[name].astype("f"))
+    if half == "float16":
+        state["bias"] = np.full(3, 1e6, np.float32)
+        with pytest.raises(ValueError, match="bias has values of float32 that float16 has not"):
+            narrow.load_state_dict(state)
+
+
+def test_losses_without_a_kernel_say_so(xp, values, half):
+    x = fn.tensor(values, dtype=half, device="cuda")
+    with pytest.raises(NotImplementedError, match=rf"mse_loss: no CUDA kernel for {half} \(input"):
+        F.mse_loss(x, x)

@@ -39,6 +39,10 @@ def test_max_pool(xp, dtype, case, order):
     np.testing.assert_array_equal(xp.asnumpy(got), out)
     assert got_argmax.dtype == argmax.dtype
     np.testing.assert_array_equal(xp.asnumpy(got_argmax), argmax)
+    positions = _core.max_pool_indices(spatial, got_argmax, shape, *window)
+    assert positions.dtype == np.int64
+    expected = _core.max_pool_indices(spatial, argmax, shape, *window)
+    np.testing.assert_array_equal(xp.asnumpy(positions), expected)
     dy = rng.integers(-8, 8, out.shape).astype(dtype)  # sums are exact, in any order
     dx = _core.max_pool_backward(spatial, dy, argmax, shape, *window)
     got_dx = _core.max_pool_backward(spatial, xp.asarray(dy), got_argmax, shape, *window)
@@ -94,6 +98,11 @@ def test_argmax_is_checked(xp):
         )
 
 
-def test_indices_have_no_kernel(xp):
-    with pytest.raises(NotImplementedError, match="max_pool2d: no CUDA kernel for return_indices"):
-        F.max_pool2d(xp.zeros((1, 1, 4, 4)), 2, return_indices=True)
+def test_indices_far_outside(xp):
+    """Kernels and paddings whose positions need 64 bits; the winners are in the plane."""
+    x = np.random.default_rng(5).standard_normal((1, 2, 4)).astype("float32")
+    window = (2 * 10**9, 1, 10**9, 1, True)
+    got, expected = (
+        F.max_pool1d(place(x), *window, return_indices=True) for place in (xp.asarray, np.asarray)
+    )
+    np.testing.assert_array_equal(xp.asnumpy(got[1]), expected[1])

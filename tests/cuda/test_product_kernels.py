@@ -128,6 +128,73 @@ def test_batches_and_vectors(xp, dtype):
         np.testing.assert_allclose(xp.asnumpy(got), expected, rtol=1e-5, atol=1e-6)
 
 
+BATCHES = (
+    ((3, 5, 4), (3, 4, 6)),
+    ((2, 3, 5, 4), (3, 4, 6)),
+    ((2, 3, 5, 4), (2, 1, 4, 6)),
+    ((2, 1, 5, 4), (3, 4, 6)),
+    ((2, 1, 2, 5, 4), (3, 1, 4, 6)),  # three digits: two launches
+    ((1, 5, 4), (3, 4, 6)),
+    ((0, 5, 4), (1, 4, 6)),
+    ((2, 33, 8), (2, 8, 68)),  # whole vectors
+    ((3, 1, 3), (3, 3, 1)),
+)
+
+
+@pytest.mark.parametrize("shapes", BATCHES, ids=str)
+@pytest.mark.parametrize("turned", [(False, False), (True, True)], ids=str)
+def test_batches(xp, dtype, precision, shapes, turned):
+    rng = np.random.default_rng(8)
+    a, held_a = make(rng, xp, shapes[0], turned[0], dtype)
+    b, held_b = make(rng, xp, shapes[1], turned[1], dtype)
+    got = xp.asnumpy(_core.matmul(held_a, held_b, *turned))
+    assert got.shape == (a @ b).shape
+    close(got, (a, b), dtype, precision)
+
+
+def test_batches_between_the_vectors(xp):
+    """Matrices of which some begin at 16 bytes and some do not."""
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((3, 5, 9)), rng.standard_normal((3, 9, 7))
+    close(xp.asnumpy(fn.matmul(xp.asarray(a), xp.asarray(b))), (a, b), "float64", "highest")
+
+
+def test_batches_with_the_depth_in_parts(xp, order):
+    rng = np.random.default_rng(10)
+    a, held_a = make(rng, xp, (2, 6, 600), False, "float32")
+    b, held_b = make(rng, xp, (1, 600, 5), False, "float32")
+    close(xp.asnumpy(fn.matmul(held_a, held_b)), (a, b), "float32", "highest")
+
+
+@pytest.mark.emulated
+def test_batches_are_one_launch(xp):
+    from emulated import take_counts
+
+    for a, b, launches in (
+        ((2, 3, 5, 4), (2, 3, 4, 6), 1),
+        ((2, 1, 5, 4), (3, 4, 6), 1),
+        ((2, 1, 2, 5, 4), (3, 1, 4, 6), 2),
+    ):
+        x, y = xp.zeros(a), xp.zeros(b)
+        take_counts()
+        fn.matmul(x, y)
+        assert take_counts()["launches"] == launches
+
+
+def test_gradients_of_what_is_broadcast(xp, dtype):
+    rng = np.random.default_rng(11)
+    a, b = rng.standard_normal((2, 1, 5, 4)), rng.standard_normal((3, 4, 6))
+    dy = rng.standard_normal((2, 3, 5, 6))
+    grads = []
+    for device in ("cpu", "cuda", "cuda"):
+        x, y = (fn.tensor(v.astype(dtype), device=device, requires_grad=True) for v in (a, b))
+        (x @ y).backward(fn.tensor(dy.astype(dtype), device=device))
+        grads.append([x.grad.cpu().numpy(), y.grad.cpu().numpy()])
+    for expected, got, again in zip(*grads, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-5)
+        np.testing.assert_array_equal(got, again)
+
+
 def test_what_is_not_finite_stays_in_its_row(xp, precision):
     a = np.ones((66, 20), "float32")
     a[3, 19], a[65, 0] = np.nan, np.inf
@@ -170,6 +237,8 @@ def test_linear_gradients(xp, dtype, precision):
 def test_refused(xp):
     with pytest.raises(ValueError, match=r"matmul: inner sizes differ, 3 and 4"):
         _core.matmul(xp.zeros((2, 3)), xp.zeros((4, 2)), False, False)
+    with pytest.raises(ValueError, match=r"matmul: batches differ, 2 and 3 \(shapes \(2, 2, 3\)"):
+        _core.matmul(xp.zeros((2, 2, 3)), xp.zeros((3, 3, 2)), False, False)
     with pytest.raises(ValueError, match=r"linear: weight is on the CPU, expected on cuda:0"):
         F.linear(xp.zeros((2, 3)), np.zeros((4, 3)))
     with pytest.raises(TypeError, match=r"linear: weight has dtype float64, expected float32"):

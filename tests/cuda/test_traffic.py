@@ -16,6 +16,7 @@ from budgets import MOST_TRAFFIC, TRAFFIC
 from entries import call
 
 import fusednn.functional as F
+from fusednn import _core
 
 pytestmark = pytest.mark.strict
 
@@ -93,10 +94,44 @@ def test_gemm_bf16(xp):
     assert counts["load_matrix_conflicts"] == 0
 
 
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_of_halves(xp, turned):
+    """Fragments meet no bank conflict, whichever way the matrices lie."""
+    from emulated import take_counts
+
+    a, b = (xp.asarray(np.ones((64, 64), "float16")) for _ in range(2))
+    take_counts()
+    check(lambda: _core.matmul(a, b, *turned))
+    counts = take_counts()
+    assert counts["load_matrix"] > 0
+    assert counts["load_matrix_conflicts"] == 0
+
+
+def test_elementwise_halves(xp):
+    x = normal(xp, 4096).astype("float16")
+    check(lambda: F.relu(x))
+    check(lambda: F.gelu(x))
+    check(lambda: _core.cast(x, "float32"))
+
+
 def test_blocks(xp):
     x, out = normal(xp, 64, 64), xp.empty((64, 64), "float32")
     check(lambda: call("test_transpose", x, out, 64))
     check(lambda: call("test_softmax", x, out, 64, 64))
+
+
+def test_optimisers(xp):
+    """Every array once, whatever the sizes of the tensors."""
+    columns = [[normal(xp, size) for size in (4096, 64, 8192)] for _ in range(4)]
+    adam = (None, [1] * 3, 0.1, 0.9, 0.99, 1e-8, 0.0, False, False)
+    check(lambda: _core.adam_step(*columns, *adam))
+    check(lambda: _core.sum_of_squares(columns[0], 1.0))
+    check(lambda: _core.scale_arrays(columns[0], 0.5))
+
+
+def test_transposes(xp):
+    x = normal(xp, 2, 64, 96)
+    check(lambda: F.relu(x.transpose(0, 2, 1)))
 
 
 def test_what_is_wrong_is_seen(xp):

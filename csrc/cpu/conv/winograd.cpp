@@ -352,7 +352,12 @@ bool run_winograd(const WinogradProblem<T>& p) {
     Workspace<T> v_work(kPoints * v_stride, slots), m_work(kPoints * m_stride, slots);
     Workspace<T> stage_work(kPoints * (kPanel<T> + kLanes<T>), slots);
     Workspace<char> spoiled(1, slots);
-    for (int slot = 0; slot < slots; ++slot) *spoiled.slot(slot) = 0;
+    for (int slot = 0; slot < slots; ++slot) {
+        *spoiled.slot(slot) = 0;
+        // What a vector holds behind the last tile is transformed with the rest, and must be finite.
+        T* stage = stage_work.slot(slot);
+        for (i64 i = 0; i < kPoints * (kPanel<T> + kLanes<T>); ++i) stage[i] = T(0);
+    }
     parallel(panels, slots, [&](i64 panel, int slot) {
         FlushDenormals flush;
         T *v = v_work.slot(slot), *m = m_work.slot(slot);

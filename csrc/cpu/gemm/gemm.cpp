@@ -105,7 +105,22 @@ void gemm(const GemmParams<T>& p) {
         });
 }
 
-#define FUSEDNN_GEMM(T) template void gemm<T>(const GemmParams<T>&);
+template <class T>
+void gemm_batches(const GemmParams<T>& p, const GemmBatches& batches) {
+    GemmParams<T> one = p;
+    for (i64 i = 0; i < batches.count[0]; ++i) {
+        for (i64 j = 0; j < batches.count[1]; ++j) {
+            one.a = p.a + i * batches.a[0] + j * batches.a[1];
+            one.b = p.b + i * batches.b[0] + j * batches.b[1];
+            one.c = p.c + (i * batches.count[1] + j) * p.m * p.ldc;
+            gemm(one);
+        }
+    }
+}
+
+#define FUSEDNN_GEMM(T)                          \
+    template void gemm<T>(const GemmParams<T>&); \
+    template void gemm_batches<T>(const GemmParams<T>&, const GemmBatches&);
 FUSEDNN_INSTANTIATE(FUSEDNN_GEMM)
 
 }  // namespace FUSEDNN_ISA

@@ -149,7 +149,7 @@ FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work,
     }
     __syncthreads();
 
-    const T *a = work.a.data + z * work.a.batch, *b = work.b.data + z * work.b.batch;
+    const T *a = work.a.data + work.a.batch_offset(z), *b = work.b.data + work.b.batch_offset(z);
     const Lane<Tile<T, Math::kRows, kDepth, 0, false>, kThreads, A::kAlong> lane_a;
     const Lane<Tile<T, Math::kColumns, kDepth, 0, false>, kThreads, B::kAlong> lane_b;
     typename A::State at_a{};

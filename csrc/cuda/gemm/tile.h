@@ -82,6 +82,7 @@ struct Strided {
     bool wide;  // 16 bytes can be read at once along the direction of stride 1
 
     void prepare(int) {}
+    FUSEDNN_DEVICE i64 batch_offset(i64 z) const { return z * batch; }
     FUSEDNN_DEVICE Row row_of(i64) const { return {}; }
     FUSEDNN_DEVICE State begin(i64) const { return {}; }
 
@@ -222,6 +223,7 @@ struct Gather {
     FUSEDNN_HOST_DEVICE void prepare(int depth) {
         if (!depths.empty()) depths.hop = depths.digits(depth);
     }
+    FUSEDNN_DEVICE i64 batch_offset(i64 z) const { return z * batch; }
     FUSEDNN_DEVICE Row row_of(i64 i) const { return rows.point(rows.digits(i), image); }
     FUSEDNN_DEVICE State begin(i64 depth) const { return depths.digits(depth); }
 

@@ -5,6 +5,7 @@
 // hold it, in row-major order, so that sums are the same bits in every run and as on the CPU.
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
+#include "cuda/pool/indices.h"
 
 namespace fusednn::cuda {
 
@@ -140,6 +141,22 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
+template <class I>
+__global__ void __launch_bounds__(kThreads)
+    indices_kernel(Window<I> window, i64 outputs, const void* __restrict__ argmax, int argmax_bytes,
+                   i64* __restrict__ indices) {
+    const Axis<I>&d = window.d, &h = window.h, &w = window.w;
+    const i64 step = i64(gridDim.x) * blockDim.x;
+    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < outputs; at += step) {
+        const I column = I(at % w.out), row = I(at / w.out % h.out);
+        const I slice = I(at / w.out / h.out % d.out);
+        const I tap = I(load_tap(argmax, argmax_bytes, at));
+        const i64 in_d = d.start(slice) + tap / w.kernel / h.kernel * d.dilation;
+        const i64 in_h = h.start(row) + tap / w.kernel % h.kernel * h.dilation;
+        indices[at] = (in_d * h.in + in_h) * w.in + w.start(column) + tap % w.kernel * w.dilation;
+    }
+}
+
 // Do positions within the padded axes fit 32 bits? Their arithmetic is several times as fast.
 bool small(const PoolParams& p) {
     constexpr i64 most = i64(1) << 30;
@@ -171,7 +188,19 @@ void backward(const PoolParams& p, const T* dy, const void* argmax, int argmax_b
            window_of<I>(p), inputs, dy, argmax, argmax_bytes, dx);
 }
 
+template <class I>
+void indices_of(const PoolParams& p, const void* argmax, int argmax_bytes, i64* indices) {
+    const i64 outputs = p.planes * volume(p.out_size);
+    launch("max_pool_indices", {blocks_for(outputs, kThreads), kThreads}, indices_kernel<I>,
+           window_of<I>(p), outputs, argmax, argmax_bytes, indices);
+}
+
 }  // namespace
+
+void max_pool_indices(const PoolParams& p, const void* argmax, int argmax_bytes, i64* indices) {
+    small(p) ? indices_of<int>(p, argmax, argmax_bytes, indices)
+             : indices_of<i64>(p, argmax, argmax_bytes, indices);
+}
 
 template <class T>
 void max_pool_forward(const PoolParams& p, const T* x, T* y, void* argmax, int argmax_bytes) {

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 
+_MOST_AXES = 8  # of an array that the compiled code reads
+
+
 def _oriented(x: Array) -> tuple[Array, bool]:
     """x, or its transpose where that is what lies contiguously in memory, and which of the two."""
     turned = x.swapaxes(-1, -2)
@@ -34,16 +37,14 @@ def _product(a: Array, b: Array) -> Array:
         b, turn_b = _oriented(b)
         out = _core.matmul(rows, b, False, turn_b)
         return out.reshape(*a.shape[:-1], out.shape[-1])
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, turn_a = _oriented(a)
     b, turn_b = _oriented(b)
-    if not batch:
+    if a.ndim <= _MOST_AXES and b.ndim <= _MOST_AXES:
         return _core.matmul(a, b, turn_a, turn_b)
-    count = 1
-    for size in batch:
-        count *= size
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (
-        np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(count, *x.shape[-2:]) for x in (a, b)
+        np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(math.prod(batch), *x.shape[-2:])
+        for x in (a, b)
     )
     out = _core.matmul(a, b, turn_a, turn_b)
     return out.reshape(*batch, *out.shape[-2:])

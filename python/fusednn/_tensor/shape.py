@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from .arithmetic import _clone_backward, unbroadcast
+from .autocast import autocasting, widened
 from .device import check_device, is_array, on_gpu
 from .reduction import normalized_axis
 from .sums import sum_over
@@ -293,6 +294,9 @@ def _joined(op: str, tensors: Any) -> tuple[list[Any], list[Array]]:
     if not parts:
         raise ValueError(f"{op}: expected at least one tensor")
     arrays = [raw(part) for part in parts]
+    if autocasting() is not None and len({getattr(one, "dtype", None) for one in arrays}) > 1:
+        parts = list(widened(*parts))
+        arrays = [raw(part) for part in parts]
     for i, array in enumerate(arrays):
         if not is_array(array):
             kind = type(array).__name__

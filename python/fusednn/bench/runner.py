@@ -15,6 +15,7 @@ from fusednn.bench import (
     attention,
     ceilings,
     conv,
+    function,
     gpu,
     machine,
     peers,
@@ -34,6 +35,7 @@ PREPARE: dict[str, Callable[..., Work]] = {
     "pool": pool.prepare,
     "attention": attention.prepare,
     "recurrent": recurrent.prepare,
+    "function": function.prepare,
     "train": train.prepare,
 }
 # More than this many running processes before we start are somebody else's.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fusednn.bench import twins
 from fusednn.bench.peers import Peers
-from fusednn.bench.work import OURS, Call, Results, Work
+from fusednn.bench.work import Call, Results, Work
 from fusednn.testing.case_types import Arrays, Direction
 from fusednn.testing.cases_train import TrainCase
 
@@ -28,7 +28,7 @@ def prepare(case: TrainCase, direction: Direction, dtype: np.dtype[Any], peers: 
     # Sums run over all pixels or tokens of the batch; twice the layers hand the errors on.
     terms = int(np.prod(case.input)) * 2 * len(case.products)
     work = Work(case, direction, dtype, oracle.arrays(None), terms)
-    work.calls[OURS] = _ours(case, arrays, initial, dtype)
+    work.ours(lambda arrays: _ours(case, arrays, initial, dtype), arrays)
     if "torch" in peers:
         work.peer("torch", lambda: _torch(peers.torch, case, arrays, initial, dtype))
     return work
@@ -60,10 +60,10 @@ def _ours(case: TrainCase, arrays: Arrays, initial: State, dtype: np.dtype[Any])
     import fusednn as fn
     import fusednn.functional as F
 
-    model = _model(case, dtype)
-    given, target = arrays["input"], arrays["target"].reshape(-1)
-    if not case.tokens:
-        given = given.astype(dtype)
+    # As a user has them: Tensors beside the model, wherever the arrays are.
+    given, target = (fn.tensor(arrays[name]) for name in ("input", "target"))
+    given, target = given if case.tokens else given.to(dtype), target.reshape(-1)
+    model = _model(case, dtype).to(given.device)
 
     optimizer: Any = None
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .options import add_threads, figure, positive, printable, use_threads
+from .options import (
+    add_device,
+    add_threads,
+    figure,
+    positive,
+    printable,
+    use_device,
+    use_threads,
+)
 from .saved import Saved, add_checkpoint, encoded, saved
 from .train.options import Refused
 
@@ -56,6 +64,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="where to draw (default: attention.png)",
     )
     add_threads(parser)
+    add_device(parser)
     return parser
 
 
@@ -66,8 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_threads(arguments)
     try:
+        use_device(arguments)
+    except ValueError as error:
+        print(f"fusednn attention: {error}", file=sys.stderr)
+        return 2
+    try:
         plot.check(arguments.plot, None)
-        network = saved(arguments.checkpoint, NETWORKS)
+        network = saved(arguments.checkpoint, NETWORKS, arguments.device)
         ids = encoded(network, "--text", arguments.text)
         with no_grad():
             weights, rows, columns = _weights(network, ids, arguments.layer)

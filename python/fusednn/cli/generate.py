@@ -7,7 +7,15 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .options import add_seed, add_threads, positive, printable, use_threads
+from .options import (
+    add_device,
+    add_seed,
+    add_threads,
+    positive,
+    printable,
+    use_device,
+    use_threads,
+)
 from .saved import Saved, add_checkpoint, encoded, saved
 from .train.options import Refused
 
@@ -64,6 +72,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     add_seed(parser)
     add_threads(parser)
+    add_device(parser)
     return parser
 
 
@@ -94,7 +103,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_threads(arguments)
     try:
-        network = saved(arguments.checkpoint, NETWORKS)
+        use_device(arguments)
+    except ValueError as error:
+        print(f"fusednn generate: {error}", file=sys.stderr)
+        return 2
+    try:
+        network = saved(arguments.checkpoint, NETWORKS, arguments.device)
         prompt = encoded(network, "--prompt", arguments.prompt)
         if arguments.beams is not None and network.network == "lstm":
             raise Refused("--beams: an LSTM has none")

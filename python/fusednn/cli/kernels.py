@@ -81,7 +81,7 @@ def _adamw(p: Array, g: Array, m: Array, v: Array) -> Array:
 
 def _our_adamw(p: Array, g: Array, m: Array, v: Array) -> Array:
     p, m, v = p.copy(), m.copy(), v.copy()
-    _core.adam_step(p, g, m, v, None, 1, 1e-3, 0.9, 0.999, 1e-8, 1e-2, True, False)
+    _core.adam_step([p], [g], [m], [v], None, [1], 1e-3, 0.9, 0.999, 1e-8, 1e-2, True, False)
     return p
 
 

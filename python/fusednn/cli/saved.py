@@ -37,8 +37,9 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def saved(path: Path, networks: tuple[str, ...]) -> Saved:
-    """The network of a run; Refused, with one line, if it is none of these, or damaged."""
+def saved(path: Path, networks: tuple[str, ...], device: str = "cpu") -> Saved:
+    """The network of a run, on the device; Refused, with one line, if it is none of these, or
+    damaged."""
     from .. import data, models
     from ..io import load
 
@@ -69,7 +70,7 @@ def saved(path: Path, networks: tuple[str, ...]) -> Saved:
         raise Refused(f"--checkpoint {path}: {error}") from None
     except (KeyError, TypeError, AttributeError):
         raise Refused(f"--checkpoint {path}: it is not of a run of `train`") from None
-    return Saved(network, name, model.eval(), tokens, target)
+    return Saved(network, name, model.eval().to(device), tokens, target)
 
 
 def encoded(run: Saved, option: str, text: str) -> Any:

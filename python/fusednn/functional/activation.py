@@ -12,12 +12,13 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .._tensor.device import as_array, is_array
+from .._tensor.device import as_array, is_array, is_half
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 
 
-def floats(op: str, input: Any, argument: str = "input") -> Array:
-    """The array of an argument that must be float32 or float64; TypeError otherwise."""
+def floats(op: str, input: Any, argument: str = "input", half: bool = False) -> Array:
+    """The array of an argument that must be float32 or float64 (half: or 16 bits on a GPU);
+    TypeError otherwise."""
     array = raw(input)
     if not is_array(array):
         kind = type(array).__name__
@@ -25,6 +26,10 @@ def floats(op: str, input: Any, argument: str = "input") -> Array:
     # Other libraries' dtypes, of arrays on a GPU, are looked at by the bindings.
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.char not in "fd":
+        if type(array) is not ndarray and is_half(dtype):
+            if half:
+                return array
+            raise NotImplementedError(f"{op}: no CUDA kernel for {dtype} ({argument})")
         raise TypeError(f"{op}: {argument} has dtype {array.dtype}, expected float32 or float64")
     return array
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _core, random
 from .._tensor.arithmetic import unbroadcast
+from .._tensor.autocast import autocasting, widened
 from .._tensor.device import as_array, as_cupy, beside, is_array, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record
@@ -79,6 +80,8 @@ def scaled_dot_product_attention(
     if dropout_p or not (window is softcap is lengths is cu_seqlens is None):
         extra = _extra(query, dropout_p if training else 0.0, window, softcap, lengths, cu_seqlens)
     options = (causal, scale, enable_gqa, extra)
+    if autocasting() is not None:
+        query, key, value, attn_mask = widened(query, key, value, attn_mask)
     if getattr(query, "ndim", 0) > 4:
         return _merged(query, key, value, attn_mask, options)
     for one in (query, key, value, attn_mask):

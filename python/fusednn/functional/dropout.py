@@ -8,8 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import random
-from .._tensor.autocast import autocasting, widened
-from .._tensor.device import beside, on_gpu
+from .._tensor.device import beside, is_half, on_gpu
 from .._tensor.tape import Array, Gradients, Node
 from .activation import finish, floats
 
@@ -26,14 +25,14 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p={p}, expected a probability in [0, 1]")
-    if autocasting() is not None:
-        (input,) = widened(input)
-    x = floats("dropout", input)
+    x = floats("dropout", input, half=True)
     if not training or p == 0:
         return input
     # Drawn on the CPU: the same bits on every device.
     mask = beside(random.next_generator().random(x.shape, np.float32) >= p, x)
-    scale = x.dtype.type(1 / (1 - p) if p < 1 else 0)
+    scale: Any = x.dtype.type(1 / (1 - p) if p < 1 else 0)
+    if is_half(x.dtype):
+        scale = beside(scale.reshape(1), x)  # CuPy does not know bfloat16's scalars
     return finish(_masked(x, mask, scale), input, _dropout_backward, (), (mask, scale))
 
 

@@ -14,9 +14,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy import ndarray
 
 from .. import _core
+from .._tensor.device import as_array, check_device, is_array, namespace
 from .._tensor.sums import sum_over
 from .._tensor.tape import Array, Gradients, Node, TensorBase, needs, raw, record
 from .conv import Ints, Padding
@@ -46,8 +46,8 @@ def _locally_connected(
     # (positions, N, C * taps) @ (positions, C * taps, O)
     product = _core.matmul(_columns(x, window), _matrices(w, window), False, True)
     batch, outputs = window.output[:2]
-    y = np.ascontiguousarray(product.reshape(-1, batch * outputs).T) if product.size else product
-    y = y.reshape(window.output)
+    y = product.reshape(-1, batch * outputs).T if product.size else product
+    y = namespace(y).ascontiguousarray(y).reshape(window.output)
     if b is not None:
         y += b
     y = y if window.batched else y[0]
@@ -61,7 +61,7 @@ def _locally_connected_backward(node: Node, grad: Any) -> Gradients:
     x_edge, w_edge, b_edge = node.edges
     x, w, w_shape, window = node.saved
     batch, outputs = window.output[:2]
-    grad = np.asarray(grad).reshape(window.output)
+    grad = as_array(grad).reshape(window.output)
     # (positions, N, O), a view like _columns; the kernels copy such views themselves.
     per_position = grad.reshape(batch, outputs, window.positions).transpose(2, 0, 1)
     grad_x = grad_w = None
@@ -107,10 +107,11 @@ def _checked(
     for name, value in (("input", x), ("weight", w), ("bias", b)):
         if value is None and name == "bias":
             continue
-        if not isinstance(value, ndarray):
+        if not is_array(value):
             raise TypeError(
                 f"{op}: {name} must be a Tensor or an array, got {type(value).__name__}"
             )
+        check_device(op, "input", x, name, value)
         if value.dtype.char not in "fd" or value.dtype.type is not x.dtype.type:
             expected = f"{x.dtype} like input" if name != "input" else "float32 or float64"
             raise TypeError(f"{op}: {name} has dtype {value.dtype}, expected {expected}")

@@ -161,6 +161,7 @@ def _soft_cross_entropy(
         input, target = widened(input, target)
     op = "cross_entropy"
     x, t = floats(op, input), floats(op, target, "target")
+    check_device(op, "input", x, "target", t)
     if t.shape != x.shape or x.ndim == 0:
         raise ValueError(
             f"{op}: target of probabilities has shape {t.shape}, expected {x.shape} like input"

@@ -156,7 +156,7 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
     array([[1, 0, 0],
            [0, 0, 1]])
     """
-    labels = np.asarray(raw(input))
+    labels = raw(input) if is_array(raw(input)) else np.asarray(raw(input))
     if labels.dtype.kind not in "iu":
         raise TypeError(f"one_hot: input has dtype {labels.dtype}, expected integers")
     if num_classes == -1:
@@ -168,8 +168,10 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
     if num_classes < 1 or (labels.size and (labels.min() < 0 or labels.max() >= num_classes)):
         found = f"{labels.min()} ... {labels.max()}" if labels.size else "none"
         raise ValueError(f"one_hot: classes {found} are not all in 0 ... {num_classes - 1}")
-    out = np.zeros((*labels.shape, num_classes), np.int64)
-    np.put_along_axis(out, labels[..., None].astype(np.int64), 1, -1)
+    xp = namespace(labels)
+    out = xp.zeros((labels.size, num_classes), np.int64)
+    out[xp.arange(labels.size), labels.reshape(-1).astype(np.int64)] = 1
+    out = out.reshape(*labels.shape, num_classes)
     return wrap(out) if isinstance(input, TensorBase) else out
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, random
+from .._tensor.autocast import autocasting, widened
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record_outputs, wrap
 from .packed import LayerWeights
@@ -330,6 +331,8 @@ def _run(
     extra: tuple[Any, ...] | None,
 ) -> tuple[Any, ...]:
     """(out, h_n) or (out, h_n, c_n); out is None for a single step."""
+    if autocasting() is not None:
+        input, h, c = widened(input, h, c)
     inputs = (input, h, c, *weights)
     lengths = raw(lengths)
     for value in inputs:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._tensor.device import beside, namespace
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Array, Gradients, Node, TensorBase, needs, new_result, raw, record
 
@@ -88,7 +89,7 @@ def kernel_orbit(weight: Any, table: Array) -> Any:
     """
     w = raw(weight)
     taps = w.reshape(*w.shape[:2], table.shape[1])
-    out = np.ascontiguousarray(taps.take(table, 2).transpose(0, 2, 1, 3))
+    out = namespace(w).ascontiguousarray(taps.take(beside(table, w), 2).transpose(0, 2, 1, 3))
     if not isinstance(weight, TensorBase):
         return out
     return record(out, _kernel_orbit_backward, (weight,), (), (w.shape, table))
@@ -96,8 +97,8 @@ def kernel_orbit(weight: Any, table: Array) -> Any:
 
 def _kernel_orbit_backward(node: Node, grad: Any) -> Gradients:
     shape, table = node.saved
-    total = np.zeros((*shape[:2], table.shape[1]), grad.dtype)
-    for g, inverse in enumerate(np.argsort(table, 1)):
+    total = namespace(grad).zeros((*shape[:2], table.shape[1]), grad.dtype)
+    for g, inverse in enumerate(beside(np.argsort(table, 1), grad)):
         total += grad[:, g].take(inverse, 2)
     return (total.reshape(shape),)
 
@@ -112,12 +113,16 @@ def larger_map(a: Any, b: Any) -> Any:
     if not (grad_enabled() and (needs(a) or needs(b))):
         np.maximum(x, y, out=x)
         return a
-    out = np.maximum(x, y, out=new_result(x.shape, x.dtype))
+    on_host = type(x) is np.ndarray
+    out = np.maximum(x, y, out=new_result(x.shape, x.dtype) if on_host else None)
     return record(out, _larger_map_backward, (a, b), (a, b))
 
 
 def _larger_map_backward(node: Node, grad: Any) -> Gradients:
     x, y = node.saved
+    if type(x) is not np.ndarray:
+        share = (x > y) * grad.dtype.type(0.5) + (x >= y) * grad.dtype.type(0.5)
+        return share * grad, (1 - share) * grad
     first, second = (new_result(x.shape, x.dtype) for _ in range(2))
     np.add(np.greater(x, y), np.greater_equal(x, y), out=first, dtype=x.dtype)
     first *= 0.5

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import nn
+from .._tensor.device import beside, host, is_array
 from .._tensor.mode import no_grad
 from .._tensor.shape import cat
 from .._tensor.tape import Array, raw
@@ -61,7 +62,7 @@ class CharLSTM(nn.Module):
         return self.head(self.dropout(hidden)), state
 
     def _embedded(self, ids: Any) -> Any:
-        array = np.asarray(raw(ids))
+        array = raw(ids) if is_array(raw(ids)) else np.asarray(ids)
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise ValueError(
                 f"CharLSTM: ids have shape {array.shape} and dtype {array.dtype}, expected "
@@ -104,7 +105,7 @@ class CharLSTM(nn.Module):
 
         Arguments as `GPT.generate`. Every step costs the same, however long the text has become.
         """
-        rows = [np.asarray(raw(one), np.int64) for one in prompts]
+        rows = [np.asarray(host(raw(one)), np.int64) for one in prompts]
         steps = self.stream(
             prompts, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, eos=eos
         )
@@ -123,13 +124,15 @@ class _Decoding:
         self.state: Any = None
 
     def __call__(self, tokens: Array | None, parents: Array | None) -> Array:
+        weight = raw(self.model.head.weight)
         with no_grad():
             if tokens is None:
-                logits, self.state = self.model(self.prompts, lengths=self.lengths)
-                last = raw(logits)[np.arange(len(self.lengths)), self.lengths - 1]
+                prompts = beside(self.prompts, weight)
+                logits, self.state = self.model(prompts, lengths=self.lengths)
+                last = host(raw(logits))[np.arange(len(self.lengths)), self.lengths - 1]
             else:
-                logits, self.state = self.model(tokens[:, None], self.state)
-                last = raw(logits)[:, -1]
+                logits, self.state = self.model(beside(tokens[:, None], weight), self.state)
+                last = host(raw(logits)[:, -1])
         found: Array = last
         return found
 

@@ -81,16 +81,16 @@ class Seq2SeqTransformer(nn.Module):
                     f"Seq2SeqTransformer: positions {offset} to {offset + length - 1} go beyond "
                     f"max_len={self.max_len}"
                 )
-            x = x + positions(beside(np.arange(offset, offset + length), raw(ids)))
+            x = x + positions(beside(np.arange(offset, offset + length), raw(x)))
         else:
             x = positions(x, offset)
         return self.dropout(x)
 
     def _padding(self, ids: Any) -> Array | None:
         """True for places that are padding; None if none is."""
-        data = raw(ids)
-        blocked: Array = (data if is_array(data) else np.asarray(data)) == self.pad
-        return blocked if blocked.any() else None
+        array = raw(ids)
+        blocked: Array = (array if is_array(array) else np.asarray(array)) == self.pad
+        return blocked if bool(blocked.any()) else None
 
     def encode(self, src: Any) -> tuple[Any, Array | None]:
         """The memory (N, S, d_model) of source ids, and which of its places are padding."""
@@ -162,9 +162,9 @@ class _Decoding:
         self, model: Seq2SeqTransformer, src: Array, bos: int, cache_dtype: str | None
     ) -> None:
         self.model = model
-        src = beside(src, raw(model.generator.weight))
+        self.weight = raw(model.generator.weight)
         with no_grad():
-            self.memory, self.blocked = model.encode(src)
+            self.memory, self.blocked = model.encode(beside(src, self.weight))
         self.first = np.full(len(src), bos, np.int64)
         decoder: Any = model.transformer.decoder
         self.cache = decoder.new_cache(cache_dtype)
@@ -175,11 +175,12 @@ class _Decoding:
             # Texts change places with others of the same source: memories stay.
             for own, _ in self.cache:
                 own.reorder(parents)
-        model = self.model
         ids = (self.first if tokens is None else tokens)[:, None]
-        ids = beside(ids, raw(model.generator.weight))
+        model = self.model
         with no_grad():
-            x = model._embed(model.tgt_embed, model.tgt_positions, ids, self.length)
+            x = model._embed(
+                model.tgt_embed, model.tgt_positions, beside(ids, self.weight), self.length
+            )
             out = model.transformer.decoder(
                 x, self.memory, tgt_is_causal=True, memory_key_padding_mask=self.blocked,
                 cache=self.cache,

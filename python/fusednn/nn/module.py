@@ -15,6 +15,7 @@ from .._tensor.device import (
     device_of,
     dtype_named,
     host,
+    is_bfloat16,
     is_device,
     is_float,
     moved,
@@ -522,17 +523,20 @@ def _misfit(own: Array, new: Any) -> str:
     if new.shape != own.shape:
         return f"has shape {new.shape}, expected {own.shape}"
     kinds = "iu" if own.dtype.kind in "iu" else own.dtype.kind
-    if new.dtype.kind not in kinds:
+    if new.dtype.kind not in kinds and not (is_float(own.dtype) and is_float(new.dtype)):
         return f"has dtype {new.dtype}, expected {own.dtype}"
     if new.dtype.itemsize > own.dtype.itemsize and not _within(new, own.dtype):
         return f"has values of {new.dtype} that {own.dtype} has not"
     return ""
 
 
+_LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127  # NumPy's finfo does not know it
+
+
 def _within(new: Array, dtype: np.dtype[Any]) -> bool:
     """Whether all (finite) values lie in dtype's range."""
-    if dtype.kind == "f":
-        largest = np.finfo(dtype).max
+    if is_float(dtype):
+        largest = _LARGEST_BFLOAT16 if is_bfloat16(dtype) else float(np.finfo(dtype).max)
         return not (np.isfinite(new) & (abs(new) > largest)).any()
     if dtype.kind in "iu":
         return not ((new < np.iinfo(dtype).min) | (new > np.iinfo(dtype).max)).any()

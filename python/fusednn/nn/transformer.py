@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from .._tensor.device import beside, device_of
+from .._tensor.device import beside
 from .._tensor.tape import Array, raw
 from . import init
 from .activation import Dropout
@@ -82,12 +82,8 @@ class SinusoidalPositionalEncoding(Module):
                 f"SinusoidalPositionalEncoding: positions {offset} to {end - 1} go beyond "
                 f"max_len={self.max_len}"
             )
-        place = device_of(raw(x))
-        key = f"{dtype.char} {place}"  # a copy on each GPU
-        if place != "cpu" and key not in self._tables:
-            self._tables[key] = beside(self.table(dtype), raw(x))
-        table = self.table(dtype) if place == "cpu" else self._tables[key]
-        return x + table[offset:end]
+        table = self.table(dtype)[offset:end]
+        return x + beside(table, raw(x))
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, max_len={self.max_len}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
-from .optimizer import Group, Optimizer, Params, _is_number
+from .optimizer import Group, Optimizer, Params, _is_number, changed, grads_of, with_grads
 
 
 class Adam(Optimizer):
@@ -57,24 +57,25 @@ class Adam(Optimizer):
     def _update(self, group: Group) -> None:
         lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
         decay, amsgrad, maximize = group["weight_decay"], group["amsgrad"], group["maximize"]
-        decoupled, step = self._decoupled, _core.adam_step
-        for parameter in group["params"]:
-            grad = parameter._grad
-            if grad is None:
-                continue
-            state = self.state.get(parameter)
-            if state is None:
-                state = self._new_state(parameter, "exp_avg", "exp_avg_sq", step=0)
-            if amsgrad and "max_exp_avg_sq" not in state:
-                state["max_exp_avg_sq"] = state["exp_avg_sq"].copy()
-            largest = state["max_exp_avg_sq"] if amsgrad else None
-            count = state["step"] + 1
-            step(
-                parameter._data, grad._data, state["exp_avg"], state["exp_avg_sq"], largest,
-                count, lr, beta1, beta2, eps, decay, decoupled, maximize,
+        for parameters in with_grads(group):
+            states = []
+            for parameter in parameters:
+                state = self.state.get(parameter)
+                if state is None:
+                    state = self._new_state(parameter, "exp_avg", "exp_avg_sq", step=0)
+                if amsgrad and "max_exp_avg_sq" not in state:
+                    state["max_exp_avg_sq"] = state["exp_avg_sq"].copy()
+                states.append(state)
+            _core.adam_step(
+                [parameter._data for parameter in parameters], grads_of(parameters),
+                [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states],
+                [state["max_exp_avg_sq"] for state in states] if amsgrad else None,
+                [state["step"] + 1 for state in states],
+                lr, beta1, beta2, eps, decay, self._decoupled, maximize,
             )  # fmt: skip
-            state["step"] = count
-            parameter._memory[0] += 1
+            for state in states:
+                state["step"] += 1
+            changed(parameters)
 
 
 class AdamW(Adam):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .optimizer import Group, Optimizer, Params
+from .optimizer import Group, Optimizer, Params, changed, grads_of, with_grads
 
 
 class RMSprop(Optimizer):
@@ -57,25 +57,24 @@ class RMSprop(Optimizer):
     def _update(self, group: Group) -> None:
         lr, alpha, eps, decay = group["lr"], group["alpha"], group["eps"], group["weight_decay"]
         momentum, centered, maximize = group["momentum"], group["centered"], group["maximize"]
-        step = _core.rmsprop_step
-        for parameter in group["params"]:
-            grad = parameter._grad
-            if grad is None:
-                continue
-            data = parameter._data
-            state = self.state.get(parameter)
-            if state is None:
-                state = self._new_state(parameter, "square_avg")
-            for name, used in (("momentum_buffer", momentum), ("grad_avg", centered)):
-                if used and name not in state:
-                    state[name] = np.zeros_like(data)
-            step(
-                data, grad._data, state["square_avg"],
-                state["grad_avg"] if centered else None,
-                state["momentum_buffer"] if momentum else None,
+        for parameters in with_grads(group):
+            states = []
+            for parameter in parameters:
+                state = self.state.get(parameter)
+                if state is None:
+                    state = self._new_state(parameter, "square_avg")
+                for name, used in (("momentum_buffer", momentum), ("grad_avg", centered)):
+                    if used and name not in state:
+                        state[name] = np.zeros_like(parameter._data)
+                states.append(state)
+            _core.rmsprop_step(
+                [parameter._data for parameter in parameters], grads_of(parameters),
+                [state["square_avg"] for state in states],
+                [state["grad_avg"] for state in states] if centered else None,
+                [state["momentum_buffer"] for state in states] if momentum else None,
                 lr, alpha, eps, decay, momentum, maximize,
             )  # fmt: skip
-            parameter._memory[0] += 1
+            changed(parameters)
 
 
 class Adagrad(Optimizer):
@@ -118,19 +117,20 @@ class Adagrad(Optimizer):
         self._require(group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
 
     def _update(self, group: Group) -> None:
-        step = _core.adagrad_step
-        for parameter in group["params"]:
-            grad = parameter._grad
-            if grad is None:
-                continue
-            state = self.state.get(parameter)
-            if state is None:
-                state = self._new_state(parameter, "sum", step=0)
-                state["sum"] += group["initial_accumulator_value"]
-            rate = group["lr"] / (1 + state["step"] * group["lr_decay"])
-            step(
-                parameter._data, grad._data, state["sum"],
-                rate, group["eps"], group["weight_decay"], group["maximize"],
+        for parameters in with_grads(group):
+            states = []
+            for parameter in parameters:
+                state = self.state.get(parameter)
+                if state is None:
+                    state = self._new_state(parameter, "sum", step=0)
+                    state["sum"] += group["initial_accumulator_value"]
+                states.append(state)
+            _core.adagrad_step(
+                [parameter._data for parameter in parameters], grads_of(parameters),
+                [state["sum"] for state in states],
+                [group["lr"] / (1 + state["step"] * group["lr_decay"]) for state in states],
+                group["eps"], group["weight_decay"], group["maximize"],
             )  # fmt: skip
-            state["step"] += 1
-            parameter._memory[0] += 1
+            for state in states:
+                state["step"] += 1
+            changed(parameters)

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from .. import _core
-from .._tensor.device import is_writable, on_gpu
+from .._tensor.autocast import cast_array
+from .._tensor.device import is_half, is_writable
 from .._tensor.tape import SHARED, Array, TensorBase, wrap
+from .optimizer import alike
 
 
 def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
@@ -22,12 +23,11 @@ def _with_grads(op: str, parameters: Any) -> list[TensorBase]:
     return [one for one in dict.fromkeys(given) if one._grad is not None]
 
 
-def _sum_of_squares(array: Array, scale: float) -> float:
-    """sum (array * scale)**2 in float64."""
-    if type(array) is not ndarray and on_gpu(array):
-        wide = array.astype(np.float64) * scale
-        return float((wide * wide).sum())
-    return _core.sum_of_squares(array, scale)
+def _sum_of_squares(arrays: list[Array], scale: float) -> float:
+    """sum (array * scale)**2 over all arrays in float64."""
+    wide = [cast_array(a, np.dtype(np.float32)) if is_half(a.dtype) else a for a in arrays]
+    sums = [_core.sum_of_squares(some, scale) for some in alike(wide, lambda array: array)]
+    return sum(map(float, sums))  # what is on a GPU is waited for here, once
 
 
 def _largest(arrays: list[Array]) -> float:
@@ -44,7 +44,7 @@ def _norm(arrays: list[Array], norm_type: float) -> float:
     if norm_type == math.inf:
         return _largest(arrays)
     if norm_type == 2:
-        total = sum(_sum_of_squares(array, 1.0) for array in arrays)
+        total = _sum_of_squares(arrays, 1.0)
         if 1e-200 < total < math.inf:
             return math.sqrt(total)
         # Squares out of float64's range: once more, relative to the largest element.
@@ -52,7 +52,7 @@ def _norm(arrays: list[Array], norm_type: float) -> float:
     if top == 0 or not math.isfinite(top):
         return top
     if norm_type == 2:
-        total = sum(_sum_of_squares(array, 1 / top) for array in arrays)
+        total = _sum_of_squares(arrays, 1 / top)
     else:
         with np.errstate(under="ignore"):
             total = sum(float((abs(a.astype(np.float64) / top) ** norm_type).sum()) for a in arrays)
@@ -94,13 +94,22 @@ def clip_grad_norm_(
         return norm
     if norm > limit:
         factor = limit / (norm + 1e-6)
-        for grad in _own_grads(chosen):
-            if factor < 1e-30 and grad.dtype.char == "f":
-                # Near float32's smallest normal number the factor would lose its digits.
-                grad[...] = grad.astype(np.float64) * factor
-            else:
-                np.multiply(grad, factor, out=grad)
+        _scale(list(_own_grads(chosen)), factor)
     return norm
+
+
+def _scale(grads: list[Array], factor: float) -> None:
+    whole = []
+    for grad in grads:
+        if factor < 1e-30 and grad.dtype.char == "f":
+            # Near float32's smallest normal number the factor would lose its digits.
+            grad[...] = grad.astype(np.float64) * factor
+        elif grad.flags.c_contiguous and not is_half(grad.dtype):
+            whole.append(grad)
+        else:
+            np.multiply(grad, factor, out=grad)
+    for some in alike(whole, lambda array: array):
+        _core.scale_arrays(some, factor)
 
 
 def _own_grads(parameters: list[TensorBase]) -> Iterator[Array]:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy import ndarray
 
 from .._tensor.autocast import cast_array
-from .._tensor.device import beside, host, is_float, is_half, is_writable, namespace
+from .._tensor.device import beside, device_of, host, is_float, is_half, is_writable, namespace
 from .._tensor.mode import enable_grad
-from .._tensor.tape import TensorBase, raw, wrap
+from .._tensor.tape import Array, TensorBase, raw, wrap
 
 Group = dict[str, Any]
 Params = Iterable[Any]
@@ -331,6 +331,35 @@ class Optimizer:
                 if key not in ("params", "param_names")
             ]
         return "\n".join([*lines, ")"])
+
+
+def alike(arrays: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
+    """What is given in lists, each of one dtype and on one device: what a kernel takes at once.
+    key gives the array."""
+    lists: dict[Any, list[Any]] = {}
+    for one in arrays:
+        array = key(one)
+        char = array.dtype.char
+        place = char if type(array) is ndarray else (char, device_of(array))
+        lists.setdefault(place, []).append(one)
+    return list(lists.values())
+
+
+def with_grads(group: Group) -> list[list[TensorBase]]:
+    """The group's parameters that have a grad, in lists that are updated at once."""
+    having = (parameter for parameter in group["params"] if parameter._grad is not None)
+    return alike(having, lambda parameter: parameter._data)
+
+
+def grads_of(parameters: list[TensorBase]) -> list[Array]:
+    """Their gradients' arrays."""
+    return [parameter._grad._data for parameter in parameters if parameter._grad is not None]
+
+
+def changed(parameters: list[TensorBase]) -> None:
+    """Counts a change in place of each."""
+    for parameter in parameters:
+        parameter._memory[0] += 1
 
 
 def _is_number(value: Any) -> bool:

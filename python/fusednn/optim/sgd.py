@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .optimizer import Group, Optimizer, Params
+from .optimizer import Group, Optimizer, Params, changed, grads_of, with_grads
 
 
 class SGD(Optimizer):
@@ -56,20 +56,20 @@ class SGD(Optimizer):
     def _update(self, group: Group) -> None:
         lr, momentum, dampening = group["lr"], group["momentum"], group["dampening"]
         decay, nesterov, maximize = group["weight_decay"], group["nesterov"], group["maximize"]
-        step = _core.sgd_step
-        for parameter in group["params"]:
-            grad = parameter._grad
-            if grad is None:
-                continue
-            data, buffer, first = parameter._data, None, False
-            if momentum:
-                state = self.state.get(parameter)
-                first = state is None or "momentum_buffer" not in state
-                if state is None or first:
-                    state = self.state[parameter] = {"momentum_buffer": np.empty_like(data)}
-                buffer = state["momentum_buffer"]
-            step(
-                data, grad._data, buffer, first,
+        for parameters in with_grads(group):
+            states, first = [], []
+            for parameter in parameters if momentum else ():
+                state = self.state.get(parameter, {})
+                first.append("momentum_buffer" not in state)
+                if first[-1]:
+                    state = {"momentum_buffer": np.empty_like(parameter._data)}
+                states.append(state)
+            _core.sgd_step(
+                [parameter._data for parameter in parameters], grads_of(parameters),
+                [state["momentum_buffer"] for state in states] if momentum else None,
+                first or [False] * len(parameters),
                 lr, momentum, dampening, decay, nesterov, maximize,
             )  # fmt: skip
-            parameter._memory[0] += 1
+            # Only now, when the buffers hold something.
+            self.state.update(zip(parameters, states, strict=False))
+            changed(parameters)

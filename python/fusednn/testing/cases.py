@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .case_types import Arrays, Case, Direction, Shape
 from .cases_attention import ATTENTION_BENCH, ATTENTION_TEST
+from .cases_function import FUNCTION_BENCH, FUNCTION_TEST
 from .cases_train import TRAIN_BENCH, TRAIN_TEST
 
 
@@ -455,6 +456,7 @@ BENCH: dict[str, Sequence[Case]] = {
     "pool": POOL_BENCH,
     "attention": ATTENTION_BENCH,
     "recurrent": RECURRENT_BENCH,
+    "function": FUNCTION_BENCH,
     "train": TRAIN_BENCH,
 }
 TEST: dict[str, Sequence[Case]] = {
@@ -463,5 +465,6 @@ TEST: dict[str, Sequence[Case]] = {
     "gemm": GEMM_TEST,
     "attention": ATTENTION_TEST,
     "recurrent": RECURRENT_TEST,
+    "function": FUNCTION_TEST,
     "train": TRAIN_TEST,
 }

@@ -24,12 +24,11 @@ void sgd_case(i64 size, int variant) {
     Random random(std::uint64_t(size) + 3);
     const auto param = random.array<T>(size), grad = random.array<T>(size);
     const auto buffer = random.array<T>(size);
-    SgdParams<T> p{};
-    p.size = size;
+    SgdOptions p{};
     p.lr = 0.1;
     const bool momentum = variant & 1;
     p.momentum = momentum ? 0.9 : 0;
-    p.first_step = variant & 2;
+    const bool first_step = variant & 2;
     p.dampening = variant & 4 ? 0.25 : 0;
     p.weight_decay = variant & 8 ? 0.01 : 0;
     p.nesterov = momentum && (variant & 16);
@@ -42,7 +41,7 @@ void sgd_case(i64 size, int variant) {
         double step = g;
         if (momentum) {
             const double b =
-                p.first_step ? g : p.momentum * double(buffer[i]) + (1 - p.dampening) * g;
+                first_step ? g : p.momentum * double(buffer[i]) + (1 - p.dampening) * g;
             kept.push(b, slack<T>(buffer[i], g));
             step = p.nesterov ? g + p.momentum * b : b;
         }
@@ -54,12 +53,14 @@ void sgd_case(i64 size, int variant) {
              [&](const KernelTable<T>& table, T* const* out) {
                  fill(out[0], param);
                  // On the first step the buffer holds nothing yet: it stays NaN here.
-                 if (momentum && !p.first_step) fill(out[1], buffer);
-                 SgdParams<T> q = p;
+                 if (momentum && !first_step) fill(out[1], buffer);
+                 SgdTensor<T> q{};
+                 q.size = size;
                  q.param = out[0];
                  q.grad = grad.data();
                  q.momentum_buffer = momentum ? out[1] : nullptr;
-                 table.sgd_step(q);
+                 q.first_step = first_step;
+                 table.sgd_step(p, 1, &q);
              });
 }
 
@@ -71,10 +72,8 @@ void adam_case(i64 size, int variant, i64 step) {
     auto v = random.array<T>(size), top = random.array<T>(size);
     for (T& x : v) x = T(std::fabs(double(x)) + 0.25);
     for (T& x : top) x = T(std::fabs(double(x)) + 0.25);
-    AdamParams<T> p{};
-    p.size = size;
+    AdamOptions p{};
     p.lr = 0.01, p.beta1 = 0.9, p.beta2 = 0.999, p.eps = 1e-8;
-    p.step = step;
     p.decoupled_decay = variant & 1;
     p.weight_decay = variant & 2 ? 0.1 : 0;
     const bool amsgrad = variant & 4;
@@ -108,11 +107,13 @@ void adam_case(i64 size, int variant, i64 step) {
                  fill(out[1], m);
                  fill(out[2], v);
                  if (amsgrad) fill(out[3], top);
-                 AdamParams<T> q = p;
+                 AdamTensor<T> q{};
+                 q.size = size;
                  q.param = out[0], q.grad = grad.data();
                  q.exp_avg = out[1], q.exp_avg_sq = out[2];
                  q.max_exp_avg_sq = amsgrad ? out[3] : nullptr;
-                 table.adam_step(q);
+                 q.step = step;
+                 table.adam_step(p, 1, &q);
              });
 }
 
@@ -124,8 +125,7 @@ void rmsprop_case(i64 size, int variant) {
     // Far from the square of the mean: no cancellation that a bound would have to follow.
     auto square = random.array<T>(size);
     for (i64 i = 0; i < size; ++i) square[i] = T(double(mean[i]) * double(mean[i]) + 1.5);
-    RmspropParams<T> p{};
-    p.size = size;
+    RmspropOptions p{};
     p.lr = 0.01, p.alpha = 0.9, p.eps = 1e-4;
     const bool centered = variant & 1, momentum = variant & 2;
     p.momentum = momentum ? 0.9 : 0;
@@ -156,11 +156,12 @@ void rmsprop_case(i64 size, int variant) {
                  fill(out[1], square);
                  if (centered) fill(out[2], mean);
                  if (momentum) fill(out[2 + centered], buffer);
-                 RmspropParams<T> q = p;
+                 RmspropTensor<T> q{};
+                 q.size = size;
                  q.param = out[0], q.grad = grad.data(), q.square_avg = out[1];
                  q.grad_avg = centered ? out[2] : nullptr;
                  q.momentum_buffer = momentum ? out[2 + centered] : nullptr;
-                 table.rmsprop_step(q);
+                 table.rmsprop_step(p, 1, &q);
              });
 }
 
@@ -170,9 +171,9 @@ void adagrad_case(i64 size, int variant) {
     const auto param = random.array<T>(size), grad = random.array<T>(size);
     auto sum = random.array<T>(size);
     for (T& x : sum) x = T(std::fabs(double(x)) + 0.25);
-    AdagradParams<T> p{};
-    p.size = size;
-    p.lr = 0.1, p.eps = 1e-10;
+    AdagradOptions p{};
+    const double lr = 0.1;
+    p.eps = 1e-10;
     p.weight_decay = variant & 1 ? 0.1 : 0;
     p.maximize = variant & 2;
 
@@ -181,7 +182,7 @@ void adagrad_case(i64 size, int variant) {
         const double x = double(param[i]);
         const double g = (p.maximize ? -1 : 1) * double(grad[i]) + p.weight_decay * x;
         const double sum1 = double(sum[i]) + g * g;
-        const double step = p.lr / (std::sqrt(sum1) + p.eps);
+        const double step = lr / (std::sqrt(sum1) + p.eps);
         sums.push(sum1, slack<T>(sum1, g * g));
         after.push(x - step * g, slack<T>(x, step * g, step * x));
     }
@@ -189,9 +190,10 @@ void adagrad_case(i64 size, int variant) {
              {after, sums}, [&](const KernelTable<T>& table, T* const* out) {
                  fill(out[0], param);
                  fill(out[1], sum);
-                 AdagradParams<T> q = p;
-                 q.param = out[0], q.grad = grad.data(), q.sum = out[1];
-                 table.adagrad_step(q);
+                 AdagradTensor<T> q{};
+                 q.size = size;
+                 q.param = out[0], q.grad = grad.data(), q.sum = out[1], q.lr = lr;
+                 table.adagrad_step(p, 1, &q);
              });
 }
 
@@ -205,13 +207,35 @@ void sum_case(i64 size) {
     expected.push(sum.value, sum.slack<double>() + slack<T>(sum.value));
     check<T>("sum_of_squares " + std::to_string(size), {expected},
              [&](const KernelTable<T>& table, T* const* out) {
-                 out[0][0] = T(table.sum_of_squares(size, x.data(), 0.5));
+                 // In two arrays.
+                 const FlatArray<const T> parts[] = {{size / 2, x.data()},
+                                                     {size - size / 2, x.data() + size / 2}};
+                 double total = -1;
+                 table.sum_of_squares(2, parts, 0.5, &total);
+                 out[0][0] = T(total);
+             });
+}
+
+template <class T>
+void scale_case(i64 size) {
+    const auto x = Random(std::uint64_t(size) + 8).array<T>(size);
+    Expected expected;
+    for (T value : x) expected.push(double(value) * 0.75, slack<T>(value));
+    check<T>("scale_arrays " + std::to_string(size), {expected},
+             [&](const KernelTable<T>& table, T* const* out) {
+                 fill(out[0], x);
+                 const FlatArray<T> parts[] = {{size / 2, out[0]},
+                                               {size - size / 2, out[0] + size / 2}};
+                 table.scale_arrays(2, parts, 0.75);
              });
 }
 
 template <class T>
 void all() {
-    for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009, 16384, 40'001}) sum_case<T>(size);
+    for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009, 16384, 40'001}) {
+        sum_case<T>(size);
+        scale_case<T>(size);
+    }
     for (i64 size : {0, 1, 3, 7, 8, 9, 15, 16, 17, 33, 1009}) {
         for (int variant = 0; variant < 64; variant += size < 40 ? 5 : 1)
             sgd_case<T>(size, variant);

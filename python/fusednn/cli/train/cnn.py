@@ -62,7 +62,7 @@ def prepare(config: dict[str, Any]) -> Task:
     """Data, network and optimiser of a run."""
     from ... import data, models, optim
     from ... import functional as F
-    from .task import Task
+    from .task import Task, placed
 
     name = config["data"]
     readers = {
@@ -75,15 +75,19 @@ def prepare(config: dict[str, Any]) -> Task:
     loader = data.DataLoader(
         train, config["batch_size"], shuffle=True, seed=config["seed"], prefetch=2
     )
+
+    def loss(batch: Any) -> Any:
+        x, y = placed(model, *batch)
+        return F.cross_entropy(model(x), y)
+
     return Task(
         title=f"LeNet on {name}: {len(train)} pictures to train, {len(test)} to validate",
         model=model,
         optimizer=optim.Adam(model.parameters(), lr=config["lr"]),
         loader=loader,
-        loss=lambda batch: F.cross_entropy(model(batch[0]), batch[1]),
+        loss=loss,
         validate=lambda: _accuracy(model, test),
         metric="accuracy",
-        gpu=True,
     )
 
 
@@ -99,9 +103,8 @@ def _accuracy(model: Any, dataset: ArrayDataset) -> dict[str, float]:
     from .task import placed
 
     loss, right = 0.0, 0
-    device = next(model.parameters()).device
     for batch in DataLoader(dataset, 500):
-        x, y = placed(batch, device)
+        x, y = placed(model, *batch)
         scores = model(x)
         loss += F.cross_entropy(scores, y, reduction="sum").item()
         right += int((scores.argmax(1) == y).sum().item())

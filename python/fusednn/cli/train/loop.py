@@ -17,7 +17,7 @@ from typing import Any
 from ..options import printable, use_device, use_threads
 from .options import BEST, LAST, Refused, configuration, folder, resume_command
 from .schedules import schedule
-from .task import Progress, Task, placed
+from .task import Progress, Task
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,10 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
         task = arguments.prepare(config)
     except MissingDataError as error:
         raise Refused(str(error)) from None
-    if arguments.device != "cpu" and not task.gpu:
-        raise Refused(
-            f"--device {arguments.device}: {arguments.network} is trained on the CPU as yet"
-        )
     task.model.to(arguments.device)
     _equip(task, config)
     if saved is None:
@@ -150,7 +146,7 @@ def _train(
     with _signals() as stopped, _bar(task, progress, epochs) as bar:
         while progress.epoch < epochs and not _stale(arguments, progress):
             begun = time.perf_counter()
-            if not _epoch(task, progress, config, arguments.device, stopped, bar):
+            if not _epoch(task, progress, config, stopped, bar):
                 if stopped:
                     return _stop(arguments, config, out, task, progress, stopped[0])
                 print(
@@ -180,7 +176,6 @@ def _epoch(
     task: Task,
     progress: Progress,
     config: dict[str, Any],
-    device: str,
     stopped: list[int],
     bar: Any,
 ) -> bool:
@@ -190,7 +185,6 @@ def _epoch(
     # No batch is taken that this update has no use for: the loader's place is saved with the run.
     while rest := len(batches):
         group = list(islice(batches, min(rest, config["accumulate"])))
-        group = [placed(batch, device) for batch in group]
         value = _update(task, progress, group, config["clip_grad_norm"])
         if not math.isfinite(value):
             return False

@@ -85,7 +85,7 @@ def _text(config: dict[str, Any]) -> Task:
 def _speakers(config: dict[str, Any]) -> Task:
     from ... import data, models, optim, random
     from ... import functional as F
-    from .task import Task
+    from .task import Task, placed
 
     train, test = (_first(part, config["limit"]) for part in data.japanese_vowels())
     model = models.LSTMClassifier(
@@ -95,7 +95,8 @@ def _speakers(config: dict[str, Any]) -> Task:
     def loss(batch: Any) -> Any:
         x, lengths, y = batch
         noise = random.next_generator().standard_normal(x.shape, np.float32)
-        return F.cross_entropy(model(x + np.float32(_NOISE) * noise, lengths), y)
+        x, y = placed(model, x + np.float32(_NOISE) * noise, y)
+        return F.cross_entropy(model(x, lengths), y)
 
     return Task(
         title=f"LSTM on japanese-vowels: {len(train)} utterances to train, {len(test)} to validate",
@@ -118,8 +119,10 @@ def _first(dataset: SequenceDataset, limit: int | None) -> SequenceDataset:
 
 def _accuracy(model: Any, dataset: SequenceDataset) -> dict[str, float]:
     from ... import functional as F
+    from .task import placed
 
     x, lengths, y = dataset.take(range(len(dataset)))
+    x, labels = placed(model, x, y)
     scores = model(x, lengths)
-    right = (scores.argmax(1).numpy() == y).mean()
-    return {"loss": F.cross_entropy(scores, y).item(), "accuracy": float(right)}
+    right = (scores.argmax(1).cpu().numpy() == y).mean()
+    return {"loss": F.cross_entropy(scores, labels).item(), "accuracy": float(right)}

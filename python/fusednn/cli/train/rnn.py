@@ -52,7 +52,7 @@ def prepare(config: dict[str, Any]) -> Task:
     """Data, network and optimiser of a run."""
     from ... import data, models, optim
     from ... import functional as F
-    from .task import Task
+    from .task import Task, placed
 
     companies = {name: _Company(series) for name, series in data.stocks().items()}
     known = np.concatenate([company.changes[: company.border] for company in companies.values()])
@@ -61,6 +61,11 @@ def prepare(config: dict[str, Any]) -> Task:
     model = models.RNNForecaster(1, config["width"], config["layers"])
     held_out = sum(len(c.changes) - c.border for c in companies.values())
     still = _error([(c.prices[:-1], c) for c in companies.values()])
+
+    def loss(batch: Any) -> Any:
+        x, y = placed(model, *batch)
+        return F.mse_loss(model(x)[0], y)
+
     return Task(
         title=(
             f"RNN on stocks: {len(x)} windows to train, {held_out} months to validate, where no "
@@ -71,7 +76,7 @@ def prepare(config: dict[str, Any]) -> Task:
         loader=data.DataLoader(
             data.ArrayDataset(x, y), config["batch_size"], shuffle=True, seed=config["seed"]
         ),
-        loss=lambda batch: F.mse_loss(model(batch[0])[0], batch[1]),
+        loss=loss,
         validate=lambda: _validate(model, list(companies.values()), scale),
         metric="loss",
         higher_is_better=False,
@@ -104,10 +109,12 @@ def _windows(parts: list[np.ndarray], config: dict[str, Any]) -> tuple[np.ndarra
 def _forecasts(model: Any, company: _Company, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """The predicted change and price of every month from the third on, each from those before."""
     from ... import no_grad
+    from .task import placed
 
     changes = company.changes.astype(np.float32) / np.float32(scale)
     with no_grad():
-        predicted = model(changes[None, :-1, None])[0].numpy()[0, :, 0] * scale
+        (x,) = placed(model, changes[None, :-1, None])
+        predicted = model(x)[0].cpu().numpy()[0, :, 0] * scale
     return predicted, company.prices[1:-1] * np.exp(predicted)
 
 

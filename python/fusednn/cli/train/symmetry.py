@@ -82,7 +82,7 @@ def prepare(config: dict[str, Any]) -> Task:
     """Data, networks and optimiser of a run."""
     from ... import data, nn, optim, random
     from ... import functional as F
-    from .task import Task
+    from .task import Task, placed
 
     name = config["data"]
     reader = {"digits": data.digits, "fashion-mnist": data.fashion_mnist}[name]
@@ -97,6 +97,7 @@ def prepare(config: dict[str, Any]) -> Task:
         generator = random.next_generator()
         varied = data.augment.flips(x, random=generator)
         varied = data.augment.rotations(varied, random=generator)
+        x, varied, y = placed(model, x, varied, y)
         total: Any = 0.0
         for kind, network in model.items():
             seen = varied if kind == "augmented" else x
@@ -116,7 +117,10 @@ def prepare(config: dict[str, Any]) -> Task:
 
 
 def _scores(network: Any, x: Array) -> Array:
-    return np.concatenate([network(x[i : i + 500]).numpy() for i in range(0, len(x), 500)])
+    from .task import placed
+
+    parts = (placed(network, x[i : i + 500]) for i in range(0, len(x), 500))
+    return np.concatenate([network(*part).cpu().numpy() for part in parts])
 
 
 def _validated(model: Any, test: ArrayDataset) -> dict[str, float]:

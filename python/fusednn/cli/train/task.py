@@ -12,13 +12,12 @@ class Task:
     """A network with its data.
 
     loss: the mean over a batch, to be made small; size: of how many things it is the mean (the
-    samples, unless given). validate: numbers on held-out data, among them "loss" and `metric`, by
+    samples, unless given). Both are given batches as the loader makes them, on the CPU. validate:
+    numbers on held-out data, among them "loss" and `metric`, by
     which the best epoch is chosen; held_out: its batches, where others want them. sample: some
     lines to print after every epoch; report: of the trained model, at the end; drawing: what the
-    picture shows below the learning curves, given an axes of matplotlib. gpu: model, loss and
-    validate work on a GPU too. about: what it takes to
-    build the network again, kept in the
-    checkpoint. The loop fills in scheduler and average.
+    picture shows below the learning curves, given an axes of matplotlib. about: what it takes to
+    build the network again, kept in the checkpoint. The loop fills in scheduler and average.
     """
 
     title: str
@@ -35,19 +34,17 @@ class Task:
     report: Callable[[], str] | None = None
     drawing: Callable[[Any], None] | None = None
     held_out: Any = None
-    gpu: bool = False
     about: dict[str, Any] = field(default_factory=dict)
     scheduler: Any = None
     average: Any = None
 
 
-def placed(batch: Any, device: str) -> Any:
-    """The arrays of a batch as Tensors on `device`; as they are for the CPU."""
-    if device == "cpu":
-        return batch
+def placed(model: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Arrays as Tensors where the model is; as they are for the CPU."""
     from ... import tensor
 
-    return tuple(tensor(array, device=device) for array in batch)
+    device = next(model.parameters()).device
+    return arrays if device == "cpu" else tuple(tensor(one, device=device) for one in arrays)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .options import Refused
-from .task import Task
+from .task import Task, placed
 
 if TYPE_CHECKING:
     from ...data import Tokenizer
@@ -66,7 +66,7 @@ def task(
     size, smoothing = len(tokens), config.get("label_smoothing", 0.0)
 
     def loss(batch: Any, smoothing: float = smoothing, reduction: str = "mean") -> Any:
-        x, y = batch
+        x, y = placed(model, *batch)
         scores = logits(x).reshape(-1, size)
         return F.cross_entropy(
             scores, y.reshape(-1), label_smoothing=smoothing, reduction=reduction

@@ -68,7 +68,7 @@ def prepare(config: dict[str, Any]) -> Task:
     """Data, network and optimiser of a run."""
     from ... import data, models, optim
     from ... import functional as F
-    from .task import Task
+    from .task import Task, placed
 
     if config["width"] % config["heads"]:
         raise Refused(f"--width {config['width']} is not a multiple of --heads {config['heads']}")
@@ -92,7 +92,7 @@ def prepare(config: dict[str, Any]) -> Task:
     model = models.Seq2SeqTransformer(**arguments)
 
     def loss(batch: Any, smoothing: float = 0.0, reduction: str = "mean") -> Any:
-        src, tgt, after = batch
+        src, tgt, after = placed(model, *batch)
         scores = model(src, tgt).reshape(-1, len(target))
         return F.cross_entropy(
             scores, after.reshape(-1), ignore_index=PAD, label_smoothing=smoothing,
