@@ -15,7 +15,7 @@ struct GradientTiles {
     alignas(16) typename Math::Value column_a[Math::kColumns][Math::kStride];
     alignas(16) typename Math::Value column_b[Math::kColumns][Math::kStride];
     typename Math::Exchange exchange;
-    int row0;  // of the block, read anew at each step as in forward.cu
+    int row0, head;  // of the block, read anew at each step as in forward.cu
 };
 
 // ---- dQ
@@ -250,41 +250,55 @@ class KeyBackward {
 
   private:
     FUSEDNN_DEVICE void pass(int head, bool careful) {
-        const HeadScores<Math, T> scores(p_, call_.format, s_, head);
-        const Side<Math> queries{tiles_.row_a, tiles_.column_a,
-                                 rows_of(p_.key, s_.batch, item_.head, s_.key0),
-                                 rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
-        const Side<Math> grads{tiles_.row_b, tiles_.column_b,
-                               rows_of(p_.value, s_.batch, item_.head, s_.key0),
-                               rows_of(call_.g.grad, s_.batch, head, s_.query0), int(p_.value_dim)};
+        if (threadIdx.x == 0) tiles_.head = head;
+        __syncthreads();
         const int last = smaller_of(walk_.row0 + Math::kRows, s_.keys) - 1;
         const int begin = s_.queries_of(walk_.row0).begin, end = s_.queries_of(last).end;
 #pragma unroll 1
         for (int query0 = begin / Math::kColumns * Math::kColumns; query0 < end;
              query0 += Math::kColumns) {
-            typename Math::Scores x, ds;
-            walk_.multiply(call_.format, x, queries, query0, s_.queries, resident_);
-            if (call_.g.of_weights) {
-                given(ds, grads, query0);
-            } else {
-                walk_.multiply(call_.format, ds, grads, query0, s_.queries, resident_);
-            }
+            step(tiles_.head, query0, careful);
             resident_ = true;
-            if (walk_.busy) column_gradients(scores, x, ds, head, query0);
-            if (queries.parts() > 1 || grads.parts() > 1) {
-                __syncthreads();
-                queries.copy_column_tile(query0, s_.queries, item_.chunk);
-                grads.copy_column_tile(query0, s_.queries, item_.chunk);
-                wait_for_copies();
-            }
-            if (walk_.busy) {
-                add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange,
-                               grads.column_tile, grads.width(item_.chunk));
-                add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange,
-                               queries.column_tile, queries.width(item_.chunk));
-            }
             __syncthreads();
         }
+    }
+
+    // The tile of queries from query0 on. Where rows lie is found anew in each step, see row0.
+    FUSEDNN_DEVICE void step(int head, int query0, bool careful) {
+        typename Math::Scores x, ds;
+        const Side<Math> queries = query_side(head);
+        walk_.multiply(call_.format, x, queries, query0, s_.queries, resident_);
+        const Side<Math> grads = grad_side(head);
+        if (call_.g.of_weights) {
+            given(ds, grads, query0);
+        } else {
+            walk_.multiply(call_.format, ds, grads, query0, s_.queries, resident_);
+        }
+        if (walk_.busy) {
+            const HeadScores<Math, T> scores(p_, call_.format, s_, head);
+            column_gradients(scores, x, ds, head, query0);
+        }
+        if (queries.parts() > 1 || grads.parts() > 1) {
+            __syncthreads();
+            queries.copy_column_tile(query0, s_.queries, item_.chunk);
+            grads.copy_column_tile(query0, s_.queries, item_.chunk);
+            wait_for_copies();
+        }
+        if (walk_.busy) {
+            add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange, tiles_.column_b,
+                           grads.width(item_.chunk));
+            add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange, tiles_.column_a,
+                           queries.width(item_.chunk));
+        }
+    }
+
+    FUSEDNN_DEVICE Side<Math> query_side(int head) const {
+        return {tiles_.row_a, tiles_.column_a, rows_of(p_.key, s_.batch, item_.head, s_.key0),
+                rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
+    }
+    FUSEDNN_DEVICE Side<Math> grad_side(int head) const {
+        return {tiles_.row_b, tiles_.column_b, rows_of(p_.value, s_.batch, item_.head, s_.key0),
+                rows_of(call_.g.grad, s_.batch, head, s_.query0), int(p_.value_dim)};
     }
 
     FUSEDNN_DEVICE void given(typename Math::Scores& dp, const Side<Math>& grads, int query0) {

@@ -31,7 +31,7 @@ template <>
 struct AttentionMath<HalfBits> {
     using Narrow = Halves<4, 32, 64, 2>;
     using Wide = Halves<2, 64, 128, 2>;
-    using NarrowGradient = Halves<2, 64, 64, 2>;
+    using NarrowGradient = Halves<2, 32, 64, 2>;
     using WideGradient = Halves<2, 32, 128, 2>;
 };
 // float with set_float32_precision("high").
