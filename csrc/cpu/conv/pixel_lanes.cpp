@@ -277,7 +277,7 @@ void conv_pixel_lanes(const ConvProblem<T>* problems, const ConvWeights<T>* weig
     const ConvProblem<T>& p = problems[0];
     if (p.rows == 0 || p.columns() == 0 || groups.count == 0) return;
     const bool flat = p.grid[1] == 1;
-    const TapRowRuns<T> runs(p, flat ? 1 : kMaxTapRows);
+    const TapRowRuns<T> runs(p, flat ? 1 : max_tap_rows(p.rows));
     Workspace<i64> packed_at(residues), position(weights[0].volume);
     i64 packed_group = 0;
     double depth = 0;

@@ -24,7 +24,12 @@ FUSEDNN_INLINE bool pixel_lanes_apply(const ConvProblem<T>& p) {
     return p.step[1] == 1 && p.step[2] == 1;
 }
 
-constexpr int kMaxTapRows = 5;  // that one tile serves: its code is unrolled over them
+// Tap rows that one tile serves, whose code is unrolled over them; fewer where it has several
+// channels, of which there is as much code.
+constexpr int kMaxTapRows = 5;
+constexpr int max_tap_rows(i64 channels) {
+    return channels == 1 ? kMaxTapRows : 3;
+}
 
 // Tap rows whose offsets are neighbours, lowest first.
 struct TapRows {
@@ -37,7 +42,7 @@ struct TapRows {
 template <class T>
 class TapRowRuns {
   public:
-    FUSEDNN_INLINE explicit TapRowRuns(const ConvProblem<T>& p, i64 longest = kMaxTapRows)
+    FUSEDNN_INLINE TapRowRuns(const ConvProblem<T>& p, i64 longest)
         : taps_(p.taps[1]),
           descending_(taps_ > 1 && p.offset[1][1] < p.offset[1][0]),
           runs_(max_of(taps_, i64(1))) {

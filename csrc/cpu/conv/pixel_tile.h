@@ -158,7 +158,7 @@ using PixelTileFn = void (*)(const PixelTile<T>&);
 
 template <class T>
 struct PixelTileTable {
-    PixelTileFn<T> entry[kFewChannels][kMaxTapRows][kMaxVecs][2];
+    PixelTileFn<T> entry[kFewChannels][kMaxTapRows][kMaxVecs][2];  // up to max_tap_rows
     PixelTileFn<T> flat[kFewChannels][4][2];  // by the logarithm of the vectors
 };
 
@@ -185,14 +185,14 @@ constexpr void fill(PixelTileTable<T>& table) {
         fill<T, C, K - 1>(table);
     } else {
         fill_flat<T, C, 0>(table);
-        if constexpr (C > 1) fill<T, C - 1, kMaxTapRows>(table);
+        if constexpr (C > 1) fill<T, C - 1, max_tap_rows(C - 1)>(table);
     }
 }
 
 template <class T>
 constexpr PixelTileTable<T> make_table() {
     PixelTileTable<T> table{};
-    fill<T, int(kFewChannels), kMaxTapRows>(table);
+    fill<T, int(kFewChannels), max_tap_rows(kFewChannels)>(table);
     return table;
 }
 

@@ -179,7 +179,7 @@ template <class T>
 void pixel_lanes_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
     Workspace<i64> lists(forward_lists(c));
     const ConvProblem<T> p = forward_problem<T>(c, x, nullptr, nullptr, lists.get()).problem;
-    const TapRowRuns<T> runs(p);
+    const TapRowRuns<T> runs(p, kMaxTapRows);
     const i64 taps = p.tap_count();
     // A task is some neighbouring pairs of channels, whose planes of one image lie together in
     // memory; the images are added in order.

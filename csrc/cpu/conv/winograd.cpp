@@ -354,7 +354,8 @@ bool run_winograd(const WinogradProblem<T>& p) {
     Workspace<char> spoiled(1, slots);
     for (int slot = 0; slot < slots; ++slot) {
         *spoiled.slot(slot) = 0;
-        // What a vector holds behind the last tile is transformed with the rest, and must be finite.
+        // What a vector holds behind the last tile is transformed with the rest, and must be
+        // finite.
         T* stage = stage_work.slot(slot);
         for (i64 i = 0; i < kPoints * (kPanel<T> + kLanes<T>); ++i) stage[i] = T(0);
     }

@@ -213,19 +213,18 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     }
 }
 
-// Adds the parts of the depth, in order.
-template <class Work, class Sum>
+// Adds the parts of the depth of sums m x n, in order.
+template <class Out, class Sum>
 __global__ void __launch_bounds__(kElementThreads)
-    add_parts(Work work, i64 size, i64 splits, const Sum* __restrict__ parts) {
-    const i64 matrix = work.m * work.n, step = i64(gridDim.x) * blockDim.x;
+    add_parts(Out out, i64 m, i64 n, i64 size, i64 splits, const Sum* __restrict__ parts) {
+    const i64 matrix = m * n, step = i64(gridDim.x) * blockDim.x;
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 z = at / matrix, i = at % matrix / work.n, j = at % work.n;
+        const i64 z = at / matrix, i = at % matrix / n, j = at % n;
         const Sum* part = parts + z * splits * matrix + at % matrix;
         Sum sum = Sum(0);
         for (i64 split = 0; split < splits; ++split) sum += part[split * matrix];
-        typename Work::Out::Value* to =
-            work.out.data + z * work.out.batch + i * work.out.row + work.out.columns.offset(j);
-        *to = work.out.finish(sum, to, z, i, j);
+        typename Out::Value* to = out.data + z * out.batch + i * out.row + out.columns.offset(j);
+        *to = out.finish(sum, to, z, i, j);
     }
 }
 
@@ -269,7 +268,8 @@ void launch_product(const char* name, Problem problem, i64 batches, i64 whole_m)
            product_kernel<Math, Problem>, problem, grid, grid.items(), parts.get());
     if (grid.splits > 1) {
         launch("add_parts", {blocks_for(size, kElementThreads), kElementThreads},
-               add_parts<Work, Sum>, work, size, grid.splits, static_cast<const Sum*>(parts.get()));
+               add_parts<typename Work::Out, Sum>, work.out, work.m, work.n, size, grid.splits,
+               static_cast<const Sum*>(parts.get()));
     }
 }
 
