@@ -10,6 +10,7 @@ import pytest
 from fusednn.bench import ceilings, compare, gpu, records, runner, table
 from fusednn.bench.ceilings import Ceilings
 from fusednn.bench.work import OURS, Work
+from fusednn.testing import cases
 
 FIXED = Ceilings(100.0, {"L2": 100.0, "L3": 80.0, "DRAM": 20.0}, {"L2": 1 << 19, "L3": 1 << 24})
 
@@ -80,3 +81,13 @@ def test_ceilings(xp):
     found = gpu.measure_ceilings(xp, np.dtype("float32"))
     assert found.gflops > 0 and found.gbps["DRAM"] > 0
     assert dataclasses.asdict(found)["limits"] == {}
+
+
+@pytest.mark.parametrize("op", ["function", "train"])
+def test_functions_and_training_steps(op, monkeypatch):
+    """Every kind of case gives the answer that is expected of the CPU."""
+    monkeypatch.setitem(runner.BENCH, op, cases.TEST[op])
+    monkeypatch.setattr(gpu, "ROUNDS", 1)
+    result, said = run(("cuda",), (op,), "all", "")
+    assert not [line for line in said if "cannot run" in line]
+    assert len(result.records) == sum(len(cases.TEST[op]) for _ in runner.DIRECTIONS[op])
