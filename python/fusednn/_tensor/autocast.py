@@ -136,6 +136,8 @@ def _cast_backward(node: Node, grad: Any) -> Gradients:
 def to_backward(node: Node, grad: Any) -> Gradients:
     """The gradient of `Tensor.to`: back in the dtype and on the device it came from."""
     dtype, device = node.saved
+    if not dtype.isnative:
+        dtype = dtype.newbyteorder("=")
     grad = moved("to", grad, device)
     return (grad if grad.dtype == dtype else cast_array(grad, dtype),)
 
