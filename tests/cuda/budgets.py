@@ -24,6 +24,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("conv/depthwise.cu", "*", 128),  # two blocks
     ("pool/average.cu", "*", 128),  # two blocks
     ("recurrent/sequence*.cu", "*", 128),  # two blocks
+    ("recurrent/norm_cell.cu", "*<double>*", 80),
     ("unfold.cu", "*", 96),  # two blocks, 64-bit positions
     ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
     ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
@@ -61,6 +62,8 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     # moving the loop's data costs far more.
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),
     ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
+    ("norm/layer.cu", "forward_rows<*double>*", 8, "sm_80"),
+    ("loss.cu", "backward_rows<*double>*", 8, "sm_90"),
     ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
     ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )
