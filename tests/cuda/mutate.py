@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Plants bugs in kernels, one at a time, and counts those that the tests on `strict` notice.
 
-usage: tests/cuda/mutate.py [--all] [--only REGEX] [--jobs N] [--list] [--json FILE]
+usage: tests/cuda/mutate.py [--all] [--sample N] [--only REGEX] [--jobs N] [--list] [--json FILE]
 
 The bugs are those of mutants.py; --all also exchanges every operator in every kernel, which takes
-long. Fails where less than 90 % are caught. A mutant is compiled into the strict extension that
+long; --sample takes N of them, the same ones each time, from all files. Fails where less than 90 % are caught. A mutant is compiled into the strict extension that
 tests/cuda/run builds; its file's tests run once without it before, since a test that fails anyway
 catches nothing.
 """
@@ -257,6 +257,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--all", action="store_true", help="also every operator of every kernel")
+    parser.add_argument("--sample", type=int, metavar="N", help="N of them, evenly spaced")
     parser.add_argument("--only", default="", metavar="REGEX", help="of FILE:LINE NAME")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--list", action="store_true", help="list them and do nothing")
@@ -268,6 +269,9 @@ def main() -> int:
         for mutant in mutants(target, arguments.all)
         if re.search(arguments.only, mutant.label)
     ]
+    if arguments.sample and arguments.sample < len(chosen):
+        count = len(chosen)
+        chosen = [chosen[i * count // arguments.sample] for i in range(arguments.sample)]
     if arguments.list or not chosen:
         print("\n".join(mutant.label for mutant in chosen) or "none")
         return int(not chosen)
