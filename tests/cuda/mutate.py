@@ -4,9 +4,9 @@
 usage: tests/cuda/mutate.py [--all] [--sample N] [--only REGEX] [--jobs N] [--list] [--json FILE]
 
 The bugs are those of mutants.py; --all also exchanges every operator in every kernel, which takes
-long; --sample takes N of them, the same ones each time, from all files. Fails where less than 90 % are caught. A mutant is compiled into the strict extension that
-tests/cuda/run builds; its file's tests run once without it before, since a test that fails anyway
-catches nothing.
+long; --sample takes N of them, the same ones each time, from all files. Fails where less than 90 %
+are caught. A mutant is compiled into the strict extension that tests/cuda/run builds; its file's
+tests run once without it before, since a test that fails anyway catches nothing.
 """
 
 from __future__ import annotations
