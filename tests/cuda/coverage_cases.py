@@ -318,6 +318,3 @@ NOT_CALLED = {
     "KVCache", "Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList",
     "init", "utils",
 }  # fmt: skip
-
-# No kernel yet: these may raise NotImplementedError on a GPU, and are compared once they do not.
-WAITING: dict[str, str] = {}

@@ -68,10 +68,7 @@ def losses(capsys, name, device):
 @pytest.mark.parametrize("name", RUNS)
 def test_training_takes_the_cpus_course(name, capsys):
     expected = losses(capsys, name, "cpu")
-    try:
-        found = losses(capsys, name, "cuda")
-    except NotImplementedError as error:
-        pytest.xfail(str(error))  # recurrent layers, until they have a kernel
+    found = losses(capsys, name, "cuda")
     assert len(found) == 2
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
 
@@ -82,9 +79,6 @@ def test_generation_says_what_the_cpu_says(name, capsys):
     said = []
     for device in ("cpu", "cuda"):
         arguments = ["generate", "--checkpoint", "cpu", "--prompt", "a", "--tokens", "3"]
-        try:
-            assert cli.main([*arguments, "--device", device]) == 0
-        except NotImplementedError as error:
-            pytest.xfail(str(error))
+        assert cli.main([*arguments, "--device", device]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]

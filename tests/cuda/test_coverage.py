@@ -14,7 +14,6 @@ from coverage_cases import (
     FUNCTIONS_OF_NUMBERS,
     MODULES,
     NOT_CALLED,
-    WAITING,
     Positive,
 )
 from coverage_methods import METHODS, NO_ARRAYS, WITHOUT_DEVICE
@@ -77,23 +76,12 @@ def compare(mine: list[Any], expected: list[Any]) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
 
 
-def on_the_gpu(name: str, call: Any) -> Any:
-    """The outcome on the GPU; what has no kernel yet says so and is expected to fail."""
-    if name not in WAITING:
-        return call()
-    try:
-        return call()
-    except NotImplementedError as error:
-        assert "no CUDA kernel" in str(error)
-        pytest.xfail(f"{WAITING[name]}: {error}")
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function(name: str) -> None:
     for function, *arrays in FUNCTIONS[name]:
         values = drawn(arrays)
         expected = outcome(function, values, "cpu")
-        compare(on_the_gpu(name, lambda f=function, v=values: outcome(f, v, "cuda")), expected)
+        compare(outcome(function, values, "cuda"), expected)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -112,7 +100,7 @@ def test_module(name: str) -> None:
             return got + [fn.tensor(b).numpy() for b in module.state_dict().values()]
 
         expected = run(here, "cpu")
-        compare(on_the_gpu(name, lambda r=run, m=there: r(m, "cuda")), expected)
+        compare(run(there, "cuda"), expected)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -131,7 +119,6 @@ def test_nothing_is_left_out() -> None:
     }
     functions = {name for name in fn.__all__ if callable(getattr(fn, name))}
     assert methods | operators | functions | {"__eq__"} <= set(METHODS) | NO_ARRAYS | WITHOUT_DEVICE
-    assert set(WAITING) <= set(FUNCTIONS) | set(MODULES)
 
 
 # ---- one device to a call ------------------------------------------------------------------------
@@ -150,10 +137,7 @@ def test_arrays_of_two_devices_are_refused(name: str) -> None:
             for swapped in (False, True):
                 devices = [{"cpu": "cuda", "cuda": "cpu"}[p] if swapped else p for p in places]
                 tensors = [fn.tensor(v, device=d) for v, d in zip(values, devices, strict=True)]
-                with pytest.raises((ValueError, NotImplementedError)) as caught:
+                with pytest.raises(ValueError) as caught:
                     function(*tensors)
-                if caught.type is NotImplementedError:
-                    assert name in WAITING
-                    continue
                 assert "on cuda:0" in str(caught.value)
                 assert "on cpu" in str(caught.value) or "on the CPU" in str(caught.value)
