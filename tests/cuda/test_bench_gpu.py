@@ -85,9 +85,12 @@ def test_ceilings(xp):
 
 @pytest.mark.parametrize("op", ["function", "train"])
 def test_functions_and_training_steps(op, monkeypatch):
-    """Every kind of case gives the answer that is expected of the CPU."""
-    monkeypatch.setitem(runner.BENCH, op, cases.TEST[op])
+    """The answers are those that are expected of the CPU."""
+    # Of training steps one network's: an emulated step takes seconds, and there are dozens.
+    chosen = [case for case in cases.TEST[op] if op == "function" or "charlstm" in case.name]
+    monkeypatch.setitem(runner.BENCH, op, chosen)
     monkeypatch.setattr(gpu, "ROUNDS", 1)
+    monkeypatch.setattr(gpu, "TRANSFERS", 1)
     result, said = run(("cuda",), (op,), "all", "")
     assert not [line for line in said if "cannot run" in line]
-    assert len(result.records) == sum(len(cases.TEST[op]) for _ in runner.DIRECTIONS[op])
+    assert len(result.records) == len(chosen) * len(runner.DIRECTIONS[op]) > 0

@@ -17,6 +17,7 @@ from fusednn.bench.peers import Peers
 from fusednn.bench.work import OURS, Call, Work, WrongAnswerError
 from fusednn.testing.case_types import Arrays
 
+TRANSFERS = 3  # of which the fastest counts
 # Far larger than a GPU's caches; a product that keeps every multiprocessor busy.
 COPY_BYTES = 1 << 30
 PRODUCT_SIZE = 8192
@@ -103,7 +104,7 @@ def _events(cupy: Any, call: Callable[[], object], count: int) -> float:
 
 
 def measure(
-    gpu: Gpu, work: Work, budget: float, rounds: int = ROUNDS
+    gpu: Gpu, work: Work, budget: float
 ) -> tuple[dict[str, Measured], list[str], dict[str, str]]:
     """What was measured, wrong answers, and what cannot run there with its own words for it."""
     calls, errors, complaints, unable = {}, {}, [], {}
@@ -118,7 +119,7 @@ def measure(
             unable[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
     if OURS not in calls:
         return {}, complaints, unable
-    timings = _alternate(gpu.cupy, calls, budget, rounds)
+    timings = _alternate(gpu.cupy, calls, budget, ROUNDS)
     moved = _transfer(gpu.cupy, work.arrays, calls[OURS])
     found = {
         name: Measured(host, kernel, moved if name == OURS else None, errors[name])
@@ -179,7 +180,7 @@ def _transfer(cupy: Any, arrays: Arrays, call: Call) -> float:
     """Seconds to move every input there and every result back, through pageable memory."""
     result = call.run()
     times = []
-    for _ in range(3):
+    for _ in range(TRANSFERS):
         start = time.perf_counter()
         moved(cupy, arrays)
         call.arrays(result)
