@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -204,9 +205,10 @@ def main() -> int:
     environment = tools()
     with tempfile.TemporaryDirectory(prefix="fusednn-code.") as folder:
         objects = objects_of(arguments.paths) + compiled(arguments.compile, Path(folder))
-        kernels = [
-            kernel for path in objects for kernel in read(path, source_of(path), environment)
-        ]
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            places = [source_of(path) for path in objects]
+            lists = pool.map(read, objects, places, [environment] * len(objects))
+            kernels = [kernel for found in lists for kernel in found]
     if not kernels:
         print("no kernels there: was it built with CUDA?", file=sys.stderr)
         return 2
