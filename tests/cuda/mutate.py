@@ -275,7 +275,7 @@ def main() -> int:
     if arguments.list or not chosen:
         print("\n".join(mutant.label for mutant in chosen) or "none")
         return int(not chosen)
-    RUN.build()
+    RUN.build(["strict"])
     build, start = Build(), time.monotonic()
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="fusednn-mutants.") as folder:
