@@ -88,6 +88,7 @@ TRAFFIC: tuple[tuple[str, str, float, str], ...] = (
         "rows of [row][depth] tiles are 80 bytes: two share four banks",
     ),
     ("arrays.h", "global read", 4.0, "g++ loads halves one by one, nvcc eight at once (LDG.E.128)"),
+    ("arrays.h", "global write", 2.0, "likewise: nvcc stores eight at once (STG.E.128)"),
     ("max.cu", "global read", 2.2, "windows overlap, and with stride 2 a warp skips elements"),
 )
 MOST_TRAFFIC = 1.1
