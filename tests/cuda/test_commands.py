@@ -3,17 +3,12 @@ on the CPU, on data that is there for every test."""
 
 from __future__ import annotations
 
-import os
 import re
 
 import numpy as np
 import pytest
 
 from fusednn import cli, data
-
-pytestmark = pytest.mark.skipif(
-    os.environ.get("FUSEDNN_CUDA_TESTS") == "strict", reason="glue: once is enough, and quick"
-)
 
 TEXT = "the cat sat on the mat.\nthe dog ran to the cat.\n" * 20
 TINY = ("--width", "8", "--layers", "1", "--batch-size", "8", "--limit", "8")

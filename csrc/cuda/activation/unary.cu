@@ -158,8 +158,8 @@ struct Backward {
     }
 };
 
-// The functions of 16-bit floats and of doubles, all in one kernel: the first are waiting for memory,
-// the second nobody is waiting for, and the machine code of 26 kernels more is saved.
+// The functions of 16-bit floats and of doubles, all in one kernel: the first are waiting for
+// memory, the second nobody is waiting for, and the machine code of 26 kernels more is saved.
 #define FUSEDNN_CASES(kind, ...)                          \
     switch (function) {                                   \
         FUSEDNN_KIND_CASE(kind, sigmoid, __VA_ARGS__)     \
