@@ -52,6 +52,7 @@ template <class T>
 class ColumnTable {
   public:
     static constexpr i64 kMaxChunks = kTileCols<T>;
+    // How many rows of the panel ahead the source is asked for.
     static constexpr i64 kRowsAhead = 12;
 
     struct Row {

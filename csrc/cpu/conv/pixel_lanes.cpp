@@ -64,7 +64,7 @@ struct PixelJob {
     bool strips;  // 3 x 3 taps, as strip.h has them
 };
 
-template <class T>
+// Three offsets that are neighbours, in either direction.
 FUSEDNN_INLINE bool consecutive(const i64* offset) {
     const i64 step = offset[1] - offset[0];
     return (step == 1 || step == -1) && offset[2] - offset[1] == step;
@@ -74,7 +74,7 @@ FUSEDNN_INLINE bool consecutive(const i64* offset) {
 template <class T>
 FUSEDNN_INLINE bool strips_apply(const ConvProblem<T>& p, i64 residues) {
     return residues == 1 && p.rows == 1 && p.channels == 1 && p.taps[0] == 1 && p.taps[1] == 3 &&
-           p.taps[2] == 3 && consecutive<T>(p.offset[1]) && consecutive<T>(p.offset[2]) &&
+           p.taps[2] == 3 && consecutive(p.offset[1]) && consecutive(p.offset[2]) &&
            p.dst_step[2] == 1 && p.grid[1] > 1;
 }
 

@@ -6,6 +6,7 @@ TypeError, since nothing is cast silently. Booleans may be multiplied with float
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,12 +79,13 @@ def operand(self: TensorBase, other: Any, op: str) -> Any:
     return array
 
 
-def _elsewise(self: TensorBase, other: Any, method: Any) -> Any:
+def _elsewise(self: TensorBase, other: Any, method: Callable[[Any, Any], Tensor]) -> Tensor:
     """Where `operand` gave up: inside autocast both in float32, else it is for others to say."""
     other_array = raw(other)
+    result: Tensor = NotImplemented
     if is_array(other_array) and both_float(self, other_array):
-        return method(*widened(self, other))
-    return NotImplemented
+        result = method(*widened(self, other))
+    return result
 
 
 def _given(other: Any, y: Any) -> Any:
@@ -273,7 +275,7 @@ class Arithmetic(TensorBase):
     def __add__(self, other: Operand) -> Tensor:
         y = operand(self, other, "add")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__add__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__add__)
         return _record_sum(in_recycled(add, self._data, y), _add_backward, self, other)
 
     __radd__ = __add__
@@ -281,19 +283,19 @@ class Arithmetic(TensorBase):
     def __sub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__sub__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__sub__)
         return _record_sum(in_recycled(subtract, self._data, y), _sub_backward, self, other)
 
     def __rsub__(self, other: Operand) -> Tensor:
         y = operand(self, other, "sub")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__rsub__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rsub__)
         return _record_sum(y - self._data, _sub_backward, other, self)
 
     def __mul__(self, other: Operand) -> Tensor:
         y = operand(self, other, "mul")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__mul__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__mul__)
         return _record_product(
             in_recycled(multiply, self._data, y), _mul_backward, self, _given(other, y)
         )
@@ -304,7 +306,7 @@ class Arithmetic(TensorBase):
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__truediv__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__truediv__)
         data = x / y
         if needs(other):
             return record_both(data, _div_backward, self, other)
@@ -314,43 +316,43 @@ class Arithmetic(TensorBase):
         x = floating(self, "div")
         y = operand(self, other, "div")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__rtruediv__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rtruediv__)
         return record_both(y / x, _div_backward, _given(other, y), self)
 
     def __floordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__floordiv__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__floordiv__)
         return _record_sum(self._data // y, _floordiv_backward, self, other)
 
     def __rfloordiv__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "floordiv")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__rfloordiv__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rfloordiv__)
         return _record_sum(y // self._data, _floordiv_backward, other, self)
 
     def __mod__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "mod")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__mod__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__mod__)
         return record_both(self._data % y, _mod_backward, self, other)
 
     def __rmod__(self, other: Operand) -> Tensor:
         y = _divisor(self, other, "mod")
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__rmod__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rmod__)
         return record_both(y % self._data, _mod_backward, other, self)
 
     def __pow__(self, other: Operand) -> Tensor:
         y = _power(self, other)
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__pow__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__pow__)
         return record_both(self._data**y, _pow_backward, self, _scalar(other, self))
 
     def __rpow__(self, other: Operand) -> Tensor:
         y = _power(self, other)
         if y is NotImplemented:
-            return _elsewise(self, other, Arithmetic.__rpow__)  # type: ignore[no-any-return]
+            return _elsewise(self, other, Arithmetic.__rpow__)
         return record_both(y**self._data, _pow_backward, _scalar(other, self), self)
 
     def __neg__(self) -> Tensor:
