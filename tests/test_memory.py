@@ -53,6 +53,12 @@ def test_results_are_aligned_and_counted(elements):
     assert in_use() == before
 
 
+def test_blocks_much_larger_are_not_taken():
+    """2 MB and a little need a mapping of 4 MB; what is half larger than that is too much."""
+    result_of(6 * MB // 4 - 64)  # free at once
+    test_results_are_aligned_and_counted(524289)
+
+
 def test_memory_is_used_again():
     for elements in (1000, 65536, 3_000_000):
         y = result_of(elements)

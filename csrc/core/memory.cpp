@@ -168,12 +168,13 @@ class Allocator {
   public:
     void* acquire(std::size_t bytes) {
         if (bytes > kLargestRequest) throw std::bad_alloc();
-        int wanted = class_of(bytes);
+        const int smallest = class_of(bytes);
+        int wanted = smallest;
         if (wanted >= kFirstLarge) {
             wanted = class_of((bytes + kHugePage - 1) / kHugePage * kHugePage);
         }
         std::lock_guard<std::mutex> lock(mutex_);
-        Block* block = find(wanted);
+        Block* block = find(wanted, std::max(wanted, smallest + kReach));
         if (!block) block = make(wanted);
         if (block->mapping->live++ == 0) idle_.remove(block->mapping);
         in_use_ += bytes_of(block->size_class);
@@ -212,8 +213,8 @@ class Allocator {
     std::mutex& mutex() { return mutex_; }
 
   private:
-    Block* find(int wanted) {
-        for (int size_class = wanted; size_class <= wanted + kReach; ++size_class) {
+    Block* find(int wanted, int largest) {
+        for (int size_class = wanted; size_class <= largest; ++size_class) {
             Block* block = free_[size_class].first;
             if (!block) continue;
             free_[size_class].remove(block);
