@@ -36,41 +36,50 @@ struct TileOutput {
     Activation activation;
 };
 
-// Sums in registers -> C.
+// Sums in registers -> C. Each question is asked once for all of them.
 template <class T, int R, int V>
 FUSEDNN_INLINE void store_sums(const Vec<T> (&sum)[R][V], const TileOutput<T>& out) {
     constexpr int lanes = kLanes<T>;
     const i64 tail = out.cols - (V - 1) * lanes;  // columns in the last vector
-    Vec<T> col_bias[V];
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) {
-        col_bias[v] = Vec<T>{};
-        if (out.col_bias) {
-            col_bias[v] = v < V - 1 ? load(out.col_bias + v * lanes)
-                                    : load_partial(out.col_bias + v * lanes, tail);
-        }
-    }
+    const bool whole = tail == lanes;
+    Vec<T> x[R][V];
+    const auto each = [&](const auto& body) {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-        T* c = out.c + r * out.ldc;
-        const Vec<T> bias = broadcast(out.row_bias ? out.row_bias[r] : T(0));
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) body(r, v, out.c + r * out.ldc + v * lanes, x[r][v]);
+        }
+    };
+    each([&](int r, int v, T*, Vec<T>& to) { to = sum[r][v]; });
+    if (out.accumulate && whole) {
+        each([&](int, int, const T* c, Vec<T>& to) { to += load(c); });
+    } else if (out.accumulate) {
+        each([&](int, int v, const T* c, Vec<T>& to) {
+            to += v < V - 1 ? load(c) : load_partial(c, tail);
+        });
+    }
+    if (out.row_bias) {
+        each([&](int r, int, T*, Vec<T>& to) { to += broadcast(out.row_bias[r]); });
+    }
+    if (out.col_bias) {
+        Vec<T> bias[V];
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) {
-            const bool whole = v < V - 1 || tail == lanes;
-            Vec<T> x = sum[r][v];
-            if (out.accumulate) {
-                x += whole ? load(c + v * lanes) : load_partial(c + v * lanes, tail);
-            }
-            if (out.row_bias) x += bias;
-            if (out.col_bias) x += col_bias[v];
-            // Written so that NaN stays NaN.
-            if (out.activation == Activation::relu) x = select<T>(x < Vec<T>{}, Vec<T>{}, x);
-            if (whole) {
-                store(c + v * lanes, x);
-            } else {
-                store_partial(c + v * lanes, x, tail);
-            }
+            bias[v] = v < V - 1 ? load(out.col_bias + v * lanes)
+                                : load_partial(out.col_bias + v * lanes, tail);
         }
+        each([&](int, int v, T*, Vec<T>& to) { to += bias[v]; });
+    }
+    if (out.activation == Activation::relu) {
+        // Written so that NaN stays NaN.
+        each([&](int, int, T*, Vec<T>& to) { to = select<T>(to < Vec<T>{}, Vec<T>{}, to); });
+    }
+    if (whole) {
+        each([&](int, int, T* c, Vec<T>& to) { store(c, to); });
+    } else {
+        each([&](int, int v, T* c, Vec<T>& to) {
+            v < V - 1 ? store(c, to) : store_partial(c, to, tail);
+        });
     }
 }
 
