@@ -195,7 +195,8 @@ template <class T>
 bool prefer_channel_weight_grad(const ConvParams& c) {
     const bool flat = c.kernel[0] == 1 && c.in_size[0] == 1 && c.pad[0] == 0;
     if (!flat || c.dilation[1] != 1 || c.dilation[2] != 1) return false;
-    if (c.batch == 0 || c.out_channels == 0 || c.in_channels == 0) return false;
+    const i64 elements_out = c.batch * c.out_channels * c.out_size[1] * c.out_size[2];
+    if (elements_out == 0 || c.in_channels * c.in_size[1] * c.in_size[2] == 0) return false;
     const Cut<T> cut(c);
     if (cut.taps < 2 || cut.pixels() * kTileCols<T> * i64(sizeof(T)) > kMostBytes) return false;
     // Cycles, measured: an element of im2col takes about one, an element that is transposed half a

@@ -30,12 +30,23 @@ FUSEDNN_INLINE void move_columns(const ConvProblem<T>& p, i64 row0, int rows, i6
     });
 }
 
+// The implicit matrix of a 1 x 1 kernel is the source itself, image by image. Not where its rows
+// lie so that most of a panel's fall into the same sets of the caches.
+template <class T>
+FUSEDNN_INLINE bool rows_in_place(const ConvProblem<T>& p) {
+    constexpr i64 kSameSets = 1024;
+    return p.tap_count() == 1 && p.grid[0] * p.grid[1] == 1 && p.step[2] == 1 &&
+           p.src_plane == p.grid[2] && p.offset[2][0] == 0 &&
+           p.src_plane * i64(sizeof(T)) % kSameSets != 0;
+}
+
 // dst = weights (rows x depth, as `a` gives them) times the implicit matrix, plus bias[row].
 template <class T, class A>
 FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* bias) {
     if (p.rows == 0 || p.columns() == 0) return;
     const bool dense = p.dense_dst();
     const i64 positions = p.positions();
+    const bool in_place = rows_in_place(p);
     const Blocking cut = choose_blocking<T>(p.rows, p.columns(), p.depth());
     Workspace<char> tables(ColumnTable<T>::workspace(p), cut.slots);
     blocked_product<T>(
@@ -45,8 +56,8 @@ FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* b
             table.set_columns(col0, cols, k0, kc);
             table.pack(k0, kc, dst);
         },
-        [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 row0,
-            int rows, i64 col0, i64 cols, bool first, bool last) {
+        [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 b_row,
+            i64 row0, int rows, i64 col0, i64 cols, bool first, bool last) {
             TileOutput<T> out;
             out.cols = cols;
             out.accumulate = !first;
@@ -57,15 +68,21 @@ FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* b
             if (dense && position + cols <= positions) {
                 out.c = p.dst + image * p.dst_image + row0 * p.dst_plane + position;
                 out.ldc = p.dst_plane;
-                tile_fn(kc, a_panel, a_row, b_panel, kTileCols<T>, out);
+                tile_fn(kc, a_panel, a_row, b_panel, b_row, out);
                 return;
             }
             T buffer[kTileRows * kTileCols<T>];
             out.c = buffer;
             out.ldc = kTileCols<T>;
             if (out.accumulate) move_columns<true>(p, row0, rows, col0, cols, buffer);
-            tile_fn(kc, a_panel, a_row, b_panel, kTileCols<T>, out);
+            tile_fn(kc, a_panel, a_row, b_panel, b_row, out);
             move_columns<false>(p, row0, rows, col0, cols, buffer);
+        },
+        p.src_plane,
+        [&](i64 k0, i64 col0, i64 cols) -> const T* {
+            const i64 image = col0 / positions, position = col0 % positions;
+            if (!in_place || cols < kTileCols<T> || position + cols > positions) return nullptr;
+            return p.src + image * p.src_image + k0 * p.src_plane + position;
         });
 }
 

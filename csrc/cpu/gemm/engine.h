@@ -94,9 +94,11 @@ FUSEDNN_INLINE void pack_a_block(const A& a, const RowPanels& panels, i64 k0, i6
 // Packing A costs one pass over it; so few panels of columns would not win that back.
 constexpr i64 kPanelsInRows = 4;
 
-template <class T, class A, class PackB, class Emit>
+// in_place(k0, col0, cols): where a panel of B lies in memory, its rows b_row apart, or null.
+template <class T, class A, class PackB, class Emit, class InPlace>
 FUSEDNN_INLINE void blocked_product(const Blocking& cut, i64 m, i64 n, i64 k, const A& a,
-                                    const PackB& pack_b, const Emit& emit) {
+                                    const PackB& pack_b, const Emit& emit, i64 b_row,
+                                    const InPlace& in_place) {
     const RowPanels panels(m);
     const bool packed_a = !a.in_rows() || cut.col_panels > kPanelsInRows;
     Workspace<T> a_work(packed_a ? m * cut.depth + kPackSlack<T> : 0);
@@ -115,8 +117,10 @@ FUSEDNN_INLINE void blocked_product(const Blocking& cut, i64 m, i64 n, i64 k, co
             const i64 panel_end = min_of(panel_begin + cut.task_panels, cut.col_panels);
             for (i64 panel = panel_begin; panel < panel_end; ++panel) {
                 const i64 col0 = panel * kTileCols<T>;
-                pack_b(k0, kc, col0, min_of(n - col0, i64(kTileCols<T>)),
-                       b_block + (panel - panel_begin) * kc * kTileCols<T>, slot);
+                const i64 cols = min_of(n - col0, i64(kTileCols<T>));
+                if (in_place(k0, col0, cols)) continue;
+                pack_b(k0, kc, col0, cols, b_block + (panel - panel_begin) * kc * kTileCols<T>,
+                       slot);
             }
             const i64 row_begin = panels.count * row_task / cut.row_tasks;
             const i64 row_end = panels.count * (row_task + 1) / cut.row_tasks;
@@ -129,20 +133,30 @@ FUSEDNN_INLINE void blocked_product(const Blocking& cut, i64 m, i64 n, i64 k, co
                     const i64 cols = min_of(n - col0, i64(kTileCols<T>));
                     const i64 narrow = packed_a ? narrow_columns<T>(cols, panels.base, kc) : 0;
                     const i64 wide = cols - narrow;
-                    const T* b_panel = b_block + (panel - panel_begin) * kc * kTileCols<T>;
+                    const T* there = in_place(k0, col0, cols);
+                    const T* b_panel =
+                        there ? there : b_block + (panel - panel_begin) * kc * kTileCols<T>;
+                    const i64 b_step = there ? b_row : kTileCols<T>;
                     if (wide > 0) {
                         emit(tile_function<T>(rows, wide, packed_a), kc, a_panel, a.row_stride(),
-                             b_panel, row0, rows, col0, wide, first, last);
+                             b_panel, b_step, row0, rows, col0, wide, first, last);
                     }
                     if (narrow > 0) {
                         emit(narrow_tile_function<T>(narrow), kc, a_panel, i64(rows),
-                             b_panel + wide, row0, rows, col0 + wide, narrow, first, last);
+                             b_panel + wide, b_step, row0, rows, col0 + wide, narrow, first, last);
                     }
                 }
             }
         });
         k0 += kc;
     } while (k0 < k);
+}
+
+template <class T, class A, class PackB, class Emit>
+FUSEDNN_INLINE void blocked_product(const Blocking& cut, i64 m, i64 n, i64 k, const A& a,
+                                    const PackB& pack_b, const Emit& emit) {
+    blocked_product<T>(cut, m, n, k, a, pack_b, emit, i64(0),
+                       [](i64, i64, i64) { return static_cast<const T*>(nullptr); });
 }
 
 }  // namespace FUSEDNN_ISA

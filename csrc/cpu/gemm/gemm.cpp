@@ -91,8 +91,8 @@ void gemm(const GemmParams<T>& p) {
         [&](i64 k0, i64 kc, i64 col0, i64 cols, T* dst, int) {
             pack_cols(kc, cols, p.b + k0 * p.b_row + col0 * p.b_col, p.b_row, p.b_col, dst);
         },
-        [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 row0, int,
-            i64 col0, i64 cols, bool first, bool last) {
+        [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64, i64 row0,
+            int, i64 col0, i64 cols, bool first, bool last) {
             TileOutput<T> out;
             out.c = p.c + row0 * p.ldc + col0;
             out.ldc = p.ldc;

@@ -33,7 +33,7 @@ void weight_grads(i64 rows, i64 m, const T* a, i64 a_row, bool add, const Factor
             pack_cols(kc, min_of(f.width - col, i64(kTileCols<T>)), f.data + k0 * f.width + col,
                       f.width, 1, dst);
         },
-        [&](TileFn<T>, i64 kc, const T* a_panel, i64 a_stride, const T* b_panel, i64 row0,
+        [&](TileFn<T>, i64 kc, const T* a_panel, i64 a_stride, const T* b_panel, i64, i64 row0,
             int height, i64 col0, i64, bool first, bool) {
             const Factor<T>& f = at(col0);
             const i64 col = col0 < split ? col0 : col0 - split;

@@ -373,6 +373,8 @@ CONV_TEST = [
     conv((1, 2, 19, 23), 3, 3, stride=3, padding=5, dilation=4),
     conv((1, 3, 9, 9), 4, 2, stride=3, padding=0),
     conv((2, 4, 8, 6), 6, 1, stride=2),
+    conv((2, 70, 9, 11), 33, 1),
+    conv((3, 37, 16, 16), 40, 1),
     # Output widths around one and two vectors of every ISA, and around the tiles of the product.
     *(conv((1, 3, 3, width), 2, 3) for width in (3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33)),
     *(conv((1, 2, 6, 6), channels, 3) for channels in (13, 14, 15, 27, 28, 29)),
