@@ -8,9 +8,9 @@ if(NOT FUSEDNN_CUDA STREQUAL "OFF")
   include(cmake/FusednnNvcc.cmake)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     # Before enable_language, which would otherwise take the compiler's default. sm_80 also runs on
-    # 8.6 and 8.9. PTX, by which later GPUs could run too, would take the wheel to its 10 MB; they
-    # build from source with 90-virtual or their own number.
-    set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real")
+    # 8.6 and 8.9; from the PTX that 90 brings besides its machine code, a driver makes code for
+    # later GPUs.
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
   endif()
   fusednn_find_nvcc()
   check_language(CUDA)
