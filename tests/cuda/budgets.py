@@ -60,12 +60,9 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     ("attention/few.cu", "few_kernel<*", 64, "8 rows of 8 sums each, for three blocks"),
     # A word or four that the compiler spills of itself, aiming at more blocks than it is told to;
     # moving the loop's data costs far more.
-    ("pool/average.cu", "forward_warps*", 16, "sm_80"),
     ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
     ("norm/layer.cu", "forward_rows<*double>*", 8, "sm_80"),
     ("loss.cu", "backward_rows<*double>*", 8, "sm_90"),
-    ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
-    ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------

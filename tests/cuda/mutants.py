@@ -199,8 +199,8 @@ TARGETS = (
         "csrc/cuda/pool/max.cu",
         ("test_pool_kernels.py",),
         {
-            "bound of the outputs": ("at < outputs; at", "at <= outputs; at"),
-            "bound of the inputs": ("at < inputs; at", "at <= inputs; at"),
+            "bound of the outputs": ("at >= outputs) return", "at > outputs) return"),
+            "bound of the inputs": ("at >= inputs) return", "at > inputs) return"),
             "last tap one too many": ("taps < kernel ? taps", "taps <= kernel ? taps + 1"),
             "first tap not clamped": ("start < 0 ?", "start < -1 ?"),
             "windows beyond the input": ("if (start >= in) return 0;", ""),
@@ -210,16 +210,55 @@ TARGETS = (
             "padding ignored": ("o * stride - pad", "o * stride"),
             "last of equals wins": ("value > best ||", "value >= best ||"),
             "NaN does not win": ("value > best || value != value", "value > best"),
-            "planes of the wrong size": ("* d.in * h.in * w.in;", "* d.in * h.in * w.out;"),
+            "planes of the wrong size": ("(d.in) * h.in * w.in;", "(d.in) * h.in * w.out;"),
             "winners in bytes": ("if (bytes == 2) static", "if (bytes == 3) static"),
             "winners of the line": ("winner = taps + tw", "winner = tw"),
             "argmax always written": ("if (argmax) store_tap", "store_tap"),
-            "some results not written": ("y[at] = best;", "if (threadIdx.x) y[at] = best;"),
-            "one block": ("blocks_for(outputs, kThreads), kThreads", "1, kThreads"),
+            "some results not written": (
+                "Arrays<T>::put(y, at, best);",
+                "if (threadIdx.x) Arrays<T>::put(y, at, best);",
+            ),
+            "one block": ("{blocks_for(count, kThreads), kThreads}", "{1, kThreads}"),
         },
         equivalent={
-            "one block": "threads step on by the grid: one block does it all, only slowly",
             "windows beyond the input": "the count is then zero or below, as its remainder is",
+        },
+    ),
+    Target(
+        "csrc/cuda/pool/average.cu",
+        ("test_half_pooling.py",),
+        {
+            "bound of the outputs": ("at >= outputs) return", "at > outputs) return"),
+            "bound of the inputs": ("at >= inputs) return", "at > inputs) return"),
+            "a lane too many": ("bool live = at < outputs", "bool live = at <= outputs"),
+            "planes of the wrong size": ("o.plane * l.in[0] + d", "o.plane * l.out[0] + d"),
+            "divided by the first": ("l.parts(d, h, w)", "l.parts(i.d, i.h, i.w)"),
+        },
+    ),
+    Target(
+        "csrc/cuda/pool/planes.cu",
+        ("test_half_pooling.py", "-k", "maxima"),
+        {
+            "sums not cleared": ("check(cudaMemsetAsync(to, 0,", "check(cudaMemsetAsync(to, 1,"),
+            "entries of the next plane": ("i < (plane + 1) * count", "i <= (plane + 1) * count"),
+            "zeros left out": ("y[at] = last[at] ?", "if (last[at]) y[at] = last[at] ?"),
+        },
+    ),
+    Target(
+        "csrc/cuda/unfold.cu",
+        ("test_unfold_kernels.py",),
+        {
+            "bound of the columns": ("at >= size) return", "at > size) return"),
+            "beyond the last line": ("place[1] < p.in[1]", "place[1] <= p.in[1]"),
+            "between the strides": ("if (out_h % p.stride[1]) continue;", ""),
+            "dilation ignored": (
+                "places.next(p.kernel[a]) * p.dilation[a]",
+                "places.next(p.kernel[a])",
+            ),
+            "a tap too many": (
+                "taps < kernel ? taps : kernel",
+                "taps <= kernel ? taps : kernel + 1",
+            ),
         },
     ),
     Target(

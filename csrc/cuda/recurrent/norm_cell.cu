@@ -23,9 +23,11 @@ struct RowMoments {
     // Of `count` values that are this block's.
     FUSEDNN_DEVICE RowMoments(const T* x, i64 count, T eps) {
         T sum = T(0);
+#pragma unroll 1
         for (i64 i = threadIdx.x; i < count; i += kThreads) sum += x[i];
         mean = sum_over_block(sum) / T(count);
         T rest = T(0), squares = T(0);
+#pragma unroll 1
         for (i64 i = threadIdx.x; i < count; i += kThreads) {
             const T d = x[i] - mean;
             rest += d;
@@ -47,6 +49,7 @@ FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
     T* c = s.c + row * hidden;
     // Where o waits for the moments of c.
     T* o = gates ? gates + 3 * hidden : by_x + 3 * hidden;
+#pragma unroll 1
     for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
         T gate[4];
 #pragma unroll
@@ -67,6 +70,7 @@ FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
         c[unit] = gate[1] * before + gate[0] * gate[2];
     }
     const RowMoments<T> of_c(c, hidden, s.eps);
+#pragma unroll 1
     for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
         const T bias = s.bias_c ? s.bias_c[unit] : T(0);
         s.state.put(row, unit, o[unit] * tanh(s.gain_c[unit] * of_c.normalised(c[unit]) + bias));
@@ -79,6 +83,7 @@ FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_step_kernel(NormStep<T> s, i64 rows) {
+#pragma unroll 1
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) forward_row(s, row);
 }
 
@@ -98,6 +103,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
     T *d_gates = s.d_gates + 4 * at, *d_cell = s.d_cell + at, *dc = s.dc + at;
     // 1: c once more, for a while where d_gain_c will be.
     T* c = s.d_gain_c + at;
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
         c[u] = gates[hidden + u] * before[u] + gates[u] * gates[2 * hidden + u];
     }
@@ -113,6 +119,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
         sum_x_y += dx * by_x[gate];
         sum_h_y += dy * by_h[gate];
     };
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
         const T y = of_c.normalised(c[u]), gain = s.gain_c[u], o = gates[3 * hidden + u];
         const T squashed = tanh(gain * y + (s.bias_c ? s.bias_c[u] : T(0)));
@@ -126,6 +133,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
     const T mean_c = sum_over_block(sum_c) / T(hidden);
     const T mean_c_y = sum_over_block(sum_c_y) / T(hidden);
     // 3: c and the gates that made it.
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
         const T y = of_c.normalised(c[u]), d_y = d_cell[u];
         const T i = gates[u], f = gates[hidden + u], g = gates[2 * hidden + u];
@@ -142,6 +150,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
     const T mean_h = sum_over_block(sum_h) / count, mean_h_y = sum_over_block(sum_h_y) / count;
     const T scale_x = s.scale[2 * row], scale_h = s.scale[2 * row + 1];
     T *d_by_x = s.d_by_x + 4 * at, *d_by_h = s.d_by_h + 4 * at;
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
@@ -155,6 +164,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_back_kernel(NormBackStep<T> s, i64 rows) {
+#pragma unroll 1
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) backward_row(s, row);
 }
 

@@ -54,13 +54,16 @@ i64 shared_bytes(Cell cell, i64 hidden) {
 // Rows of W_hh into shared memory, zeros behind their ends and for units that do not exist.
 template <class T, int kGates>
 FUSEDNN_DEVICE void load_weights(const Sequence<T>& s, i64 unit0, int columns, T* to) {
-    const int depth = int(s.depth);
-    for (int i = int(threadIdx.x); i < columns * depth; i += kSequenceThreads) {
-        const int column = i / depth, k = i % depth;
+    const int depth = int(s.depth), lane = int(threadIdx.x) % 32;
+#pragma unroll 1
+    for (int column = int(threadIdx.x) / 32; column < columns; column += kWarps) {
         const int tile = column / kTileColumns<kGates>, c = column % kTileColumns<kGates>;
         const i64 unit = unit0 + tile * kTileUnits<kGates> + (kGates == 1 ? c : 0);
-        const i64 row = kGates == 1 ? unit : c * s.hidden + unit;
-        to[i] = unit < s.hidden && k < s.hidden ? s.w_hh[row * s.hidden + k] : T(0);
+        const T* row = s.w_hh + (kGates == 1 ? unit : c * s.hidden + unit) * s.hidden;
+#pragma unroll 4
+        for (int k = lane; k < depth; k += 32) {
+            to[column * depth + k] = unit < s.hidden && k < s.hidden ? row[k] : T(0);
+        }
     }
 }
 
@@ -145,6 +148,7 @@ __global__ void __launch_bounds__(kSequenceThreads, 2)
     const bool has_cell = has_gate && (kGates == 1 || column == 0);
     const i64 size = s.batch * s.depth;
     unsigned phase = 0;
+#pragma unroll 1
     for (i64 n = s.begin; n < s.end; ++n) {
         const i64 t = s.reverse ? s.all_steps - 1 - n : n;
         const i64 start = s.view.start(t), active = s.view.active(t);
@@ -152,6 +156,7 @@ __global__ void __launch_bounds__(kSequenceThreads, 2)
         T* to = s.h + (n + 1) % 2 * size;
         const T* seen = s.seen ? s.seen + n % 2 * size : from;
         T* next_seen = s.seen ? s.seen + (n + 1) % 2 * size : nullptr;
+#pragma unroll 1
         for (i64 first = i64(warp / tiles) * kRows; first < s.batch; first += groups * kRows) {
             const i64 row = first + lane / 4 % kRows;
             if (first < active) {
