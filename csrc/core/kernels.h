@@ -204,7 +204,8 @@ struct RecurrentResults {
     // U h + b_hn; of an RNN h), then for the LSTM (rows, hidden) c of the step before, then
     // (rows, outputs) h of the step before. norm_lstm: then (rows, gates_row) the normalised
     // product with x, (rows, gates_row) that with h, (rows, 2) what they were multiplied by. With
-    // checkpoints: (segments, batch, outputs) h, then of an LSTM (segments, batch, hidden) c.
+    // checkpoints: (segments, batch, outputs) h, then of an LSTM (segments, batch, hidden) c, of
+    // 16-bit arrays as float.
     T* reserve;
 };
 

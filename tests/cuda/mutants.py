@@ -239,7 +239,7 @@ TARGETS = (
         "csrc/cuda/pool/planes.cu",
         ("test_half_pooling.py", "-k", "maxima"),
         {
-            "sums not cleared": ("check(cudaMemsetAsync(to, 0,", "check(cudaMemsetAsync(to, 1,"),
+            "sums not cleared": ("check(cudaMemsetAsync(to, 0,", "check(cudaMemsetAsync(to, 64,"),
             "entries of the next plane": ("i < (plane + 1) * count", "i <= (plane + 1) * count"),
             "zeros left out": ("y[at] = last[at] ?", "if (last[at]) y[at] = last[at] ?"),
         },
@@ -487,11 +487,11 @@ TARGETS = (
         "csrc/cuda/recurrent/rows.cu",
         (RECURRENT, "-k", "values and (lengths or batch or directions or checkpoints)"),
         {
-            "bound of the elements": ("at < size; at += hop", "at <= size; at += hop"),
+            "bound of the elements": ("if (at >= size) return;", "if (at > size) return;"),
             "sequences as they come": ("view.sequence_of(p.i) * row", "p.i * row"),
             "ended rows count": ("active = i < view.active(t);", "active = i <= view.active(t);"),
             "no zeros behind the end": ("move == Move::put || ", ""),
-            "no sum": ("*place += *mine", "*place = *mine"),
+            "no sum": ("if (move == Move::add) value +=", "if (move == Move::add) value ="),
             "rows from the first": ("- view.row0 + i", "+ i"),
         },
     ),
@@ -505,8 +505,8 @@ TARGETS = (
             "ended outputs left": ("if (to && to->out && p_.active)", "if (false)"),
             "the other parity": ("padded.get() + n % 2 * size", "padded.get()"),
             "state of the mask lost": (
-                "if (c) copy_values<T>(c_.get()",
-                "if (!c) copy_values<T>(c_.get()",
+                "if (c) copy_bytes(c_.get()",
+                "if (!c) copy_bytes(c_.get()",
             ),
         },
         equivalent={"a product of nothing": "zeros add nothing but to infinite weights"},
@@ -533,6 +533,33 @@ TARGETS = (
         },
     ),
     Target(
+        "csrc/cuda/recurrent/sequence_half.cu",
+        ("test_half_recurrent.py", "-k", "large or launch or cells"),
+        {
+            "rows past the last": ("if (first + r >= rows) return words;", ""),
+            "depth not ended": ("k + e < depth ? from[e].bits : 0", "from[e].bits"),
+            "the other format": ("if (brain) {", "if (!brain) {"),
+            "lower rows twice": ("{upper.of[2], lower.of[2],", "{upper.of[2], upper.of[2],"),
+            "weights past the unit": ("gate < gates && unit < s.hidden", "gate < gates"),
+            "another unit's gate": (
+                "(gate * s.hidden + unit) * s.hidden",
+                "(gate * s.hidden + unit0) * s.hidden",
+            ),
+            "one buffer": ("to = s.h + (n + 1) % 2 * size", "to = s.h + n % 2 * size"),
+            "ended states lost": ("to.data[state] = from.data[state];", ""),
+            "no meeting": ("if (n + 1 < s.end) grid_sync(counter, phase);", ""),
+            "no meeting back": ("            grid_sync(counter, phase);", ""),
+            "n's rows of x": ("(s.cell == Cell::gru ? s.hidden : 0));", "0);"),
+            "a part left out": (
+                "for (int w = 1; w < kWarps; ++w)",
+                "for (int w = 2; w < kWarps; ++w)",
+            ),
+            "mask ignored": ("sum * factor[e] : 0.0f", "sum : 0.0f"),
+            "wide where it is not": ("s.hidden * gates_of(s.cell) % 8 == 0;", "true;"),
+            "a block too few": ("(hidden + units - 1) / units;", "hidden / units;"),
+        },
+    ),
+    Target(
         "csrc/cuda/recurrent/sequence_back.cu",
         (RECURRENT, "-k", "launch or values"),
         {
@@ -552,10 +579,7 @@ TARGETS = (
         "csrc/cuda/recurrent/backward.cu",
         (RECURRENT, "-k", "values or projection"),
         {
-            "bound of the units": (
-                "at < size; at += step) {\n        const i64 row = quotient(at, s.hidden)",
-                "at <= size; at += step) {\n        const i64 row = quotient(at, s.hidden)",
-            ),
+            "bound of the units": ("if (at >= size) return;", "if (at > size) return;"),
             "outer without output": ("outer[at] = dh[at] = d;", "dh[at] = d;"),
             "forward run again too late": (
                 "n <= p_.segments[segment_]",

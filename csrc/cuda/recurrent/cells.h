@@ -66,23 +66,24 @@ FUSEDNN_DEVICE int kept_gates(Cell cell) {
 // Where the h of a step's rows goes: `row` is the i-th active sequence. Null where not wanted.
 template <class T>
 struct StepState {
+    using Value = Accumulate<T>;
     i64 outputs;
     const i64* sequence;  // or null: the i-th
-    T* h;                 // (batch, outputs): takes the new h
-    T* h_before;          // (n, outputs): keeps the old one
-    T* out;               // sequence b at b * out_row
+    Write<T> h;           // (batch, outputs): takes the new h
+    Write<T> h_before;    // (n, outputs): keeps the old one
+    Write<T> out;         // sequence b at b * out_row
     i64 out_row;
-    const T* mask;  // (batch, outputs), and h times it, as W_hh meets it
-    T* seen;
+    Read<T> mask;  // (batch, outputs), and h times it, as W_hh meets it
+    Write<T> seen;
 
-    FUSEDNN_DEVICE void put(i64 row, i64 unit, T value) const {
+    FUSEDNN_DEVICE void put(i64 row, i64 unit, Value value) const {
         const i64 at = row * outputs + unit, b = sequence ? sequence[row] : row;
-        if (h_before) h_before[at] = h[at];
+        if (h_before) h_before[at] = Read<T>(h)[at];
         h[at] = value;
         if (out) out[b * out_row + unit] = value;
         if (!mask) return;
-        const T factor = mask[b * outputs + unit];
-        seen[at] = factor != T(0) ? value * factor : T(0);
+        const Value factor = mask[b * outputs + unit], rounded = Read<T>(h)[at];
+        seen[at] = factor != Value(0) ? rounded * factor : Value(0);
     }
 };
 

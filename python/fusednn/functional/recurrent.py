@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, random
-from .._tensor.autocast import autocasting, widened
+from .._tensor.autocast import autocasting, narrowed, widened
 from .._tensor.device import beside, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record_outputs, wrap
@@ -333,7 +333,11 @@ def _run(
 ) -> tuple[Any, ...]:
     """(out, h_n) or (out, h_n, c_n); out is None for a single step."""
     if autocasting() is not None:
-        input, h, c = widened(input, h, c)
+        if options[0] == "layer_norm_lstm":
+            input, h, c = widened(input, h, c)
+        else:
+            input, h, c, *weights = narrowed(options[0], input, h, c, *weights)
+            extra = extra and _narrowed_masks(options[0], extra)
     inputs = (input, h, c, *weights)
     lengths = raw(lengths)
     if lengths is not None and on_gpu(lengths):
@@ -366,6 +370,12 @@ def _run(
     else:
         results = tuple([wrap(array) for array in results])
     return (None, *results) if out is None else results
+
+
+def _narrowed_masks(op: str, extra: tuple[Any, ...]) -> tuple[Any, ...]:
+    between, recurrent, *rest = extra
+    (recurrent,) = narrowed(op, recurrent)
+    return between and narrowed(op, *between), recurrent, *rest
 
 
 def _recurrent_backward(node: Node, grad: Any) -> Gradients:
