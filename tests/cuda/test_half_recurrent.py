@@ -79,6 +79,23 @@ def test_checkpoints_have_the_same_bits(xp, hidden, proj):
     assert whole == [bits(one) for one in stack.run({**arrays, "extra": (None, None, 3, None)})]
 
 
+@pytest.mark.parametrize("batch", [2, 65])
+@pytest.mark.parametrize("function", [F.lstm, F.gru, F.rnn])
+def test_saturated_gates_have_a_gradient(xp, function, batch):
+    """Gates that are 1 in 16 bits, but not quite."""
+    rows = {F.lstm: 4, F.gru: 3, F.rnn: 1}[function]
+    shapes = (3, batch, 1), (rows, 1), (rows, 1), (rows,), (rows,)
+    x, *weights = (np.full(shape, 0.25, DTYPES["bfloat16"]) for shape in shapes)
+    weights[2][:] = 5 if function is not F.rnn else 3.5
+    grads = []
+    for convert in (lambda a: a.astype(np.float64), xp.asarray):
+        leaf = fn.tensor(convert(weights[2]), requires_grad=True)
+        both = [convert(w) if w is not weights[2] else leaf for w in weights]
+        function(convert(x), None, both)[0].float().sum().backward()
+        grads.append(leaf.grad.detach().cpu().numpy().astype(np.float64))
+    np.testing.assert_allclose(grads[1], grads[0], rtol=0.1)
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("stack", (*SEQUENCES[:3], LARGE[1]), ids=str)
 def test_one_launch_or_one_for_each_step(xp, stack):

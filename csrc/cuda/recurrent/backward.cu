@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(kThreads) back_kernel(BackStep<T> s, i64 size)
     for (int g = 0; g < 4; ++g) {
         if (g < kept) in.kept[g] = s.gates[row * s.gates_row + g * s.hidden + unit];
     }
+    if constexpr (sizeof(T) == 2) gates_from_before(s.cell, in.kept);
     in.dh = s.projected_dh ? s.projected_dh[at] : s.dh[at];
     if (s.d_out) in.dh += s.d_out[(s.sequence ? s.sequence[row] : row) * s.out_row + unit];
     if (kept == 4) in.before = s.before[at];

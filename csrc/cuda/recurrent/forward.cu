@@ -42,6 +42,7 @@ struct CellStep {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) cell_kernel(CellStep<T> s, i64 size) {
+    constexpr bool kHalf = sizeof(T) == 2;
     const int gates = gates_of(s.cell), kept = kept_gates(s.cell);
     const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
     if (at >= size) return;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) cell_kernel(CellStep<T> s, i64 size)
     const auto out = cell_of_unit(s.cell, in);
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
-        if (s.keep && g < kept) mine[g * s.hidden] = out.kept[g];
+        if (s.keep && g < kept) mine[g * s.hidden] = kHalf ? out.before[g] : out.kept[g];
     }
     if (s.c_before) s.c_before[at] = in.c;
     if (s.c) s.c[at] = out.c;

@@ -143,7 +143,7 @@ FUSEDNN_DEVICE void finish_unit(const Sequence<Half>& s, const HalfPlace& p,
     if (s.keep) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
-            if (g < kept) mine[g * s.hidden] = out.kept[g];
+            if (g < kept) mine[g * s.hidden] = out.before[g];
         }
         s.h_before[(p.start - s.h_row) * s.hidden + at] = in.h;
         if (s.c) s.c_before[(p.start - s.c_row) * s.hidden + at] = in.c;
@@ -251,6 +251,7 @@ FUSEDNN_DEVICE void cell_back(const SequenceBack<Half>& s, i64 t, i64 row, i64 u
     for (int g = 0; g < 4; ++g) {
         if (g < kept) in.kept[g] = gates[g * s.hidden];
     }
+    gates_from_before(s.cell, in.kept);
     if (kept == 4) in.before = s.before[(at - s.before_first) * s.hidden + unit];
     in.dh = dh;
     in.dc = dc;
@@ -391,8 +392,7 @@ void run_sequence_back<Half>(const SequenceBack<Half>& s) {
     const LaunchShape shape{unsigned(blocks_of(s.hidden, kMostUnits)), kThreads,
                             std::size_t(back_shared(s.cell, s.hidden))};
     const i64 first = s.cell == Cell::gru ? s.hidden : 0;
-    const bool wide = detail::whole_packs(s.d_gates.data) && s.d_row % 8 == 0 && first % 8 == 0 &&
-                      s.hidden * gates_of(s.cell) % 8 == 0;
+    const bool wide = detail::whole_packs(s.d_gates.data) && s.d_row % 8 == 0 && first % 8 == 0;
     const char* name = "recurrent_sequence_back";
     if (i64(shape.grid.x) <= resident_blocks(sequence_back_kernel, shape)) {
         const Workspace<unsigned> counter(1);
