@@ -516,15 +516,15 @@ TARGETS = (
         (RECURRENT, "-k", "launch or values"),
         {
             "weights past the unit": (
-                "unit < s.hidden && k < s.hidden",
-                "unit <= s.hidden && k < s.hidden",
+                "unit < hidden && k < hidden",
+                "unit <= hidden && k < hidden",
             ),
-            "depth not ended": ("&& k < s.hidden ?", "?"),
-            "gates in another order": ("c * s.hidden + unit", "unit * columns + c"),
+            "depth not ended": ("&& k < hidden ?", "?"),
+            "gates in another order": ("c * hidden + unit", "unit * columns + c"),
             "rows past the last": ("r < last ? r : last", "r"),
-            "one buffer": ("s.h + (n + 1) % 2 * size", "s.h + n % 2 * size"),
-            "a unit too many": ("unit < s.hidden && column", "unit <= s.hidden && column"),
-            "ended states lost": ("row >= active && row < s.batch", "false"),
+            "one buffer": ("T* to = s.h + next;", "T* to = s.h + here;"),
+            "a unit too many": ("unit < hidden && column", "unit <= hidden && column"),
+            "ended states lost": ("row >= active && row < batch", "false"),
             "no meeting": ("if (n + 1 < s.end) grid_sync(counter, phase);", ""),
             "a block too few": (
                 "/ (tiling.tiles * each);",
