@@ -611,7 +611,7 @@ TARGETS = (
                 "s.scale[2 * row + 1] = of_h.scale;",
                 "s.scale[2 * row + 1] = of_x.scale;",
             ),
-            "mean of the cell": ("sum_over_block(sum_c) / T(hidden)", "sum_over_block(sum_c)"),
+            "mean of the cell": ("mean_c = sum_c / T(hidden)", "mean_c = sum_c"),
             "no output's gradient": ("d_out ? dh[u] + d_out[u] : dh[u]", "dh[u]"),
         },
         equivalent={"low forgotten": "what rounding the mean leaves over is within the tolerance"},
