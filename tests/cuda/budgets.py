@@ -39,7 +39,7 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM", "STS.64")),
     ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM", "STS.64", "STG.E.64")),
     ("*", "product_kernel<Exact<*", ("LDGSTS", "STS.128", "STG.E.128")),
-    ("recurrent/sequence_half.cu", "sequence*", ("HMMA", "LDG.E.128", "LDS.128")),
+    ("recurrent/sequence_half*.cu", "sequence*", ("HMMA", "LDG.E.128", "LDS.128")),
     ("attention/forward.cu", "forward_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/backward.cu", "*_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),

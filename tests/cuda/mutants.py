@@ -535,13 +535,21 @@ TARGETS = (
         },
     ),
     Target(
-        "csrc/cuda/recurrent/sequence_half.cu",
+        "csrc/cuda/recurrent/half_tile.h",
         ("test_half_recurrent.py", "-k", "large or launch or cells"),
         {
             "rows past the last": ("if (first + r >= rows) return words;", ""),
             "depth not ended": ("k + e < depth ? from[e].bits : 0", "from[e].bits"),
             "the other format": ("if (brain) {", "if (!brain) {"),
             "lower rows twice": ("{upper.of[2], lower.of[2],", "{upper.of[2], upper.of[2],"),
+            "a block too few": ("(hidden + units - 1) / units;", "hidden / units;"),
+        },
+        compiled="csrc/cuda/recurrent/sequence_half_back.cu",
+    ),
+    Target(
+        "csrc/cuda/recurrent/sequence_half.cu",
+        ("test_half_recurrent.py", "-k", "large or launch or cells"),
+        {
             "weights past the unit": ("gate < gates && unit < s.hidden", "gate < gates"),
             "another unit's gate": (
                 "(gate * s.hidden + unit) * s.hidden",
@@ -550,6 +558,12 @@ TARGETS = (
             "one buffer": ("to = s.h + (n + 1) % 2 * size", "to = s.h + n % 2 * size"),
             "ended states lost": ("to.data[state] = from.data[state];", ""),
             "no meeting": ("if (n + 1 < s.end) grid_sync(counter, phase);", ""),
+        },
+    ),
+    Target(
+        "csrc/cuda/recurrent/sequence_half_back.cu",
+        ("test_half_recurrent.py", "-k", "large or launch or cells"),
+        {
             "n's rows of x": ("(s.cell == Cell::gru ? s.hidden : 0));", "0);"),
             "a part left out": (
                 "for (int w = 1; w < kWarps; ++w)",
@@ -557,7 +571,7 @@ TARGETS = (
             ),
             "mask ignored": ("sum * factor[e] : 0.0f", "sum : 0.0f"),
             "wide where it is not": ("s.d_row % 8 == 0 && first", "first"),
-            "a block too few": ("(hidden + units - 1) / units;", "hidden / units;"),
+            "functions of the gates": ("gates_from_before(s.cell, in.kept);", ""),
         },
     ),
     Target(

@@ -78,7 +78,7 @@ i64 sequence_depth(i64 hidden) {
     return (hidden + line - 1) / line * line;
 }
 
-// ---- 16-bit arrays (sequence_half.cu)
+// ---- 16-bit arrays (sequence_half.cu, sequence_half_back.cu)
 // --------------------------------------------------------------------
 
 template <>
