@@ -151,8 +151,9 @@ def rnn(
     checkpoint_every=k keeps for backward the states at about every k-th step, and computes what
     lies between again: the same gradients to the bit, with less memory and another forward.
 
-    With float32 input, weights may be bfloat16 (arrays of the package ml_dtypes): half the size,
-    for inference; what is computed is float32, with the weights' values exactly.
+    With float32 input, weights may be bfloat16 (arrays of the package ml_dtypes) on the CPU: half
+    the size, for inference; what is computed is float32, with the weights' values exactly. On a GPU
+    all arrays may be of one 16-bit dtype.
 
     ValueError for shapes that do not fit and numbers out of range, TypeError for other dtypes, and
     where a gradient is asked of a call with bfloat16 weights.
