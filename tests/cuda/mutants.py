@@ -634,13 +634,21 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/recurrent/cells.h",
-        (RECURRENT, "-k", "values or projection"),
+        (RECURRENT, "-k", "step_by_step or projection"),
         {
             "sigmoid's other branch": ("x < T(0) ? e * r : r", "x < T(0) ? r : e * r"),
             "no b_hn": ("in.u[2] + in.b_hn", "in.u[2]"),
             "z the other way": ("n + z * (in.h - n)", "in.h + z * (n - in.h)"),
             "i and f swapped": ("f * in.c + i * g", "i * in.c + f * g"),
+        },
+        compiled="csrc/cuda/recurrent/forward.cu",
+    ),
+    Target(
+        "csrc/cuda/recurrent/cells.h",
+        (RECURRENT, "-k", "step_by_step"),
+        {
             "relu's gradient at 0": ("in.kept[0] <= T(0)", "in.kept[0] < T(0)"),
+            "the gate before": ("dc * in.before, f", "dc * in.before, i"),
         },
         compiled="csrc/cuda/recurrent/backward.cu",
     ),
