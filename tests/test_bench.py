@@ -338,6 +338,24 @@ def test_rounding_passes_and_nothing_else():
         work_on([1, 1], [1]).check("x")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_on_the_cpu_are_refused(dtype):
+    for devices in (("cpu",), ("cpu", "cuda")):
+        with pytest.raises(
+            ValueError, match=f"--dtype {dtype}: 16-bit floats are computed on GPUs"
+        ):
+            runner.run(runner.Options(["pool"], dtype=dtype, devices=devices))
+
+
+def test_rows_name_the_dtype():
+    options = runner.Options(
+        ["pool"], "1x64x112x112", "fwd", peers=[], dtype="float64", budget=0.01
+    )
+    said = []
+    runner.run(options, said.append)
+    assert any("112x112" in line and " fwd float64 " in line for line in said)
+
+
 @pytest.mark.parametrize("op", cases.BENCH)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_shifted_result_is_no_rounding(op, dtype):

@@ -29,7 +29,7 @@ py::object run_forward(Call& call, const Array& x, const ops::WindowLists& lists
     py::object result =
         call.new_array(x.dtype(), int(lists.output.size()), lists.output.data(), &y);
     const Run run(call, x.size() * 4);
-    with_dtype(x.dtype(), [&](auto zero) {
+    with_device_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().avg_pool_forward(lists.params, x.data<T>(), static_cast<T*>(y));
     });
@@ -42,7 +42,7 @@ py::object run_backward(Call& call, const Array& dy, const ops::Shape& input,
     void* dx;
     py::object result = call.new_array(dy.dtype(), int(input.size()), input.data(), &dx);
     const Run run(call, ops::checked_size(call.op(), input) * 4);
-    with_dtype(dy.dtype(), [&](auto zero) {
+    with_device_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().avg_pool_backward(lists.params, dy.data<T>(), static_cast<T*>(dx));
     });
@@ -53,7 +53,7 @@ py::object avg_pool_forward(const char* op, int spatial, py::handle input, py::h
                             py::handle stride, py::handle padding, bool ceil_mode, bool include_pad,
                             py::handle divisor) {
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     return run_forward(call, x,
                        average_lists(op, spatial, ops::shape_of(x.view()), kernel, stride, padding,
                                      ceil_mode, include_pad, divisor));
@@ -63,7 +63,7 @@ py::object avg_pool_backward(const char* op, int spatial, py::handle grad, py::h
                              py::handle kernel, py::handle stride, py::handle padding,
                              bool ceil_mode, bool include_pad, py::handle divisor) {
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     return run_backward(call, dy, input,
                         average_lists(op, spatial, input, kernel, stride, padding, ceil_mode,
@@ -72,7 +72,7 @@ py::object avg_pool_backward(const char* op, int spatial, py::handle grad, py::h
 
 py::object adaptive_avg_forward(const char* op, int spatial, py::handle input, py::handle size) {
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     return run_forward(call, x,
                        ops::adaptive_windows(op, spatial, ops::shape_of(x.view()),
                                              to_ints(size, op, "output_size")));
@@ -81,7 +81,7 @@ py::object adaptive_avg_forward(const char* op, int spatial, py::handle input, p
 py::object adaptive_avg_backward(const char* op, int spatial, py::handle grad,
                                  py::handle input_shape, py::handle size) {
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     return run_backward(
         call, dy, input,
@@ -91,14 +91,14 @@ py::object adaptive_avg_backward(const char* op, int spatial, py::handle grad,
 py::object global_pool_forward(py::handle input, bool sum) {
     const char* op = "global_pool";
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     return run_forward(call, x, ops::global_windows(op, ops::shape_of(x.view()), sum));
 }
 
 py::object global_pool_backward(py::handle grad, py::handle input_shape, bool sum) {
     const char* op = "global_pool";
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     const ops::WindowLists lists = ops::global_windows(op, input, sum);
     ops::Shape output(input.begin(), input.begin() + 2);
@@ -106,7 +106,7 @@ py::object global_pool_backward(py::handle grad, py::handle input_shape, bool su
     void* dx;
     py::object result = call.new_array(dy.dtype(), int(input.size()), input.data(), &dx);
     const Run run(call, ops::checked_size(call.op(), input) * 4);
-    with_dtype(dy.dtype(), [&](auto zero) {
+    with_device_dtype(dy.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().avg_pool_backward(lists.params, dy.data<T>(), static_cast<T*>(dx));
     });
@@ -115,7 +115,7 @@ py::object global_pool_backward(py::handle grad, py::handle input_shape, bool su
 
 py::tuple adaptive_max_forward(const char* op, int spatial, py::handle input, py::handle size) {
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const ops::WindowLists lists = ops::adaptive_windows(op, spatial, ops::shape_of(x.view()),
                                                          to_ints(size, op, "output_size"));
     void* y;
@@ -125,7 +125,7 @@ py::tuple adaptive_max_forward(const char* op, int spatial, py::handle input, py
     py::object positions = call.new_int64_array(ndim, lists.output.data(), &indices);
     {
         const Run run(call, x.size() * 8);
-        with_dtype(x.dtype(), [&](auto zero) {
+        with_device_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().adaptive_max_pool(lists.params, x.data<T>(), static_cast<T*>(y),
                                                indices);
@@ -156,7 +156,7 @@ void check_positions(const Call& call, const Array& at, const ops::Shape& shape,
 py::object scatter_planes(const char* op, int spatial, py::handle input, py::handle indices,
                           py::handle output_shape, bool add) {
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const Array at = call.integer(indices, "indices");
     const ops::Shape found = ops::shape_of(x.view());
     const ops::Shape output = to_shape(output_shape, op, "output_size");
@@ -167,7 +167,7 @@ py::object scatter_planes(const char* op, int spatial, py::handle input, py::han
     void* y;
     py::object result = call.new_array(x.dtype(), int(output.size()), output.data(), &y);
     const Run run(call, (from.size + to.size) * from.planes * 4);
-    with_dtype(x.dtype(), [&](auto zero) {
+    with_device_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().scatter_planes(from.planes, from.size, to.size, add, x.data<T>(),
                                         at.data<i64>(), static_cast<T*>(y));
@@ -177,7 +177,7 @@ py::object scatter_planes(const char* op, int spatial, py::handle input, py::han
 
 py::object gather_planes(const char* op, int spatial, py::handle input, py::handle indices) {
     Call call(op);
-    const Array x = call.floating(input, "grad");
+    const Array x = call.floating_or_half(input, "grad");
     const Array at = call.integer(indices, "indices");
     const ops::Shape found = ops::shape_of(x.view()), output = ops::shape_of(at.view());
     ops::check_planes(op, spatial, found, output);
@@ -186,7 +186,7 @@ py::object gather_planes(const char* op, int spatial, py::handle input, py::hand
     void* y;
     py::object result = call.new_array(x.dtype(), int(output.size()), output.data(), &y);
     const Run run(call, (from.size + to.size) * from.planes * 4);
-    with_dtype(x.dtype(), [&](auto zero) {
+    with_device_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().gather_planes(from.planes, to.size, from.size, x.data<T>(), at.data<i64>(),
                                        static_cast<T*>(y));

@@ -36,7 +36,7 @@ ops::WindowArgs window_args(const char* op, py::handle kernel, py::handle stride
 i64 bytes_moved(const ops::PoolShapes& shapes, i64 input_size, DType dtype) {
     i64 output_size = 1;
     for (i64 extent : shapes.output) output_size *= extent;
-    return (input_size + output_size) * (dtype == DType::f32 ? 4 : 8);
+    return (input_size + output_size) * (dtype == DType::f64 ? 8 : 4);
 }
 
 // The taps of a forward, as the kernels read them.
@@ -50,7 +50,7 @@ py::tuple forward(int spatial, py::handle input, py::handle kernel, py::handle s
                   py::handle padding, py::handle dilation, bool ceil_mode, bool want_argmax) {
     const char* op = op_name(spatial, false);
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const auto shapes =
         ops::max_pool_shapes(op, spatial, ops::shape_of(x.view()),
                              window_args(op, kernel, stride, padding, dilation), ceil_mode);
@@ -61,7 +61,7 @@ py::tuple forward(int spatial, py::handle input, py::handle kernel, py::handle s
     if (want_argmax) argmax = call.new_tap_array(bytes, ndim, shapes.output.data(), &taps);
     {
         const Run run(call, bytes_moved(shapes, x.size(), x.dtype()));
-        with_dtype(x.dtype(), [&](auto zero) {
+        with_device_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().max_pool_forward(shapes.params, x.data<T>(), static_cast<T*>(y), taps,
                                               bytes);
@@ -75,7 +75,7 @@ py::object backward(int spatial, py::handle grad, py::handle argmax, py::handle 
                     bool ceil_mode) {
     const char* op = op_name(spatial, true);
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const ops::Shape input = to_shape(input_shape, op, "input_shape");
     const auto shapes = ops::max_pool_shapes(
         op, spatial, input, window_args(op, kernel, stride, padding, dilation), ceil_mode);
@@ -86,7 +86,7 @@ py::object backward(int spatial, py::handle grad, py::handle argmax, py::handle 
     const i64 cost = bytes_moved(shapes, ops::checked_size(op, input), dy.dtype());
     {
         const Run run(call, cost);
-        with_dtype(dy.dtype(), [&](auto zero) {
+        with_device_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().max_pool_backward(shapes.params, dy.data<T>(), taps.data<void>(),
                                                ops::argmax_bytes(shapes.params),

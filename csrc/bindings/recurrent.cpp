@@ -76,7 +76,7 @@ struct Arguments {
     Arguments(const Options& options, py::handle input_object, py::handle h0_object,
               py::handle c0_object, py::handle weight_objects, py::handle lengths_object,
               const Extra& extra)
-        : call(options.op), input(call.floating(input_object, "input")) {
+        : call(options.op), input(call.floating_or_half(input_object, "input")) {
         const char* op = options.op;
         ops::RecurrentArgs args{};
         args.op = op;

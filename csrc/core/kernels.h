@@ -201,10 +201,11 @@ struct RecurrentResults {
     i64 out_step, out_row;
     T *h_n, *c_n;  // (batch, outputs), (batch, hidden): at each sequence's own end; c_n LSTM only
     // What backward needs, or null: (rows, gates_row) the gates' values (of a GRU r, z, n and
-    // U h + b_hn; of an RNN h), then for the LSTM (rows, hidden) c of the step before, then
-    // (rows, outputs) h of the step before. norm_lstm: then (rows, gates_row) the normalised
-    // product with x, (rows, gates_row) that with h, (rows, 2) what they were multiplied by. With
-    // checkpoints: (segments, batch, outputs) h, then of an LSTM (segments, batch, hidden) c.
+    // U h + b_hn; of an RNN h; of 16-bit arrays all before sigmoid and tanh), then for the LSTM
+    // (rows, hidden) c of the step before, then (rows, outputs) h of the step before. norm_lstm:
+    // then (rows, gates_row) the normalised product with x, (rows, gates_row) that with h, (rows,
+    // 2) what they were multiplied by. With checkpoints: (segments, batch, outputs) h, then of an
+    // LSTM (segments, batch, hidden) c, of 16-bit arrays as float.
     T* reserve;
 };
 

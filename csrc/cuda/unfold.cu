@@ -1,6 +1,7 @@
 // Sliding windows as columns, and their sum back into an array; one thread to each element of the
 // result. x (N, C, D, H, W) <-> columns (N, C * KD * KH * KW, OD * OH * OW), zeros for padding.
-#include "cuda/conv/window.h"
+#include "cuda/any.h"
+#include "cuda/gpu.h"
 #include "cuda/kernels.h"
 
 namespace fusednn::cuda {
@@ -28,29 +29,43 @@ Windows<I> windows_of(const ConvParams& p) {
     return w;
 }
 
-template <class T, class I>
-__global__ void __launch_bounds__(kThreads, 2)
-    unfold_kernel(Windows<I> p, i64 size, const T* __restrict__ x, T* __restrict__ columns) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        i64 left = at;
-        I place[3];
-#pragma unroll
-        for (int a = 2; a >= 0; --a) {
-            place[a] = I(left % p.out[a]) * p.stride[a] - p.pad[a];
-            left /= p.out[a];
-        }
-#pragma unroll
-        for (int a = 2; a >= 0; --a) {
-            place[a] += I(left % p.kernel[a]) * p.dilation[a];
-            left /= p.kernel[a];
-        }
-        const bool inside = place[0] >= 0 && place[0] < p.in[0] && place[1] >= 0 &&
-                            place[1] < p.in[1] && place[2] >= 0 && place[2] < p.in[2];
-        columns[at] =
-            inside ? x[((left * p.in[0] + place[0]) * p.in[1] + place[1]) * p.in[2] + place[2]]
-                   : T(0);
+// A position as a place along axes, the last one first.
+template <class Position>
+class Places {
+  public:
+    FUSEDNN_DEVICE explicit Places(Position at) : left(at) {}
+    template <class I>
+    FUSEDNN_DEVICE I next(I size) {
+        const Position quotient = left / Position(size);
+        const I place = I(left - quotient * Position(size));
+        left = quotient;
+        return place;
     }
+    Position left;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2)
+    unfold_kernel(Windows<typename Arrays<T>::Index> p, typename Arrays<T>::Position size,
+                  typename Arrays<T>::In x, typename Arrays<T>::Out columns) {
+    using I = typename Arrays<T>::Index;
+    using Position = typename Arrays<T>::Position;
+    const Position at = Position(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    Places<Position> places(at);
+    I place[3];
+#pragma unroll
+    for (int a = 2; a >= 0; --a) place[a] = places.next(p.out[a]) * p.stride[a] - p.pad[a];
+#pragma unroll
+    for (int a = 2; a >= 0; --a) place[a] += places.next(p.kernel[a]) * p.dilation[a];
+    const bool inside = place[0] >= 0 && place[0] < p.in[0] && place[1] >= 0 &&
+                        place[1] < p.in[1] && place[2] >= 0 && place[2] < p.in[2];
+    typename Arrays<T>::Value value = 0;
+    if (inside) {
+        value = x[((places.left * Position(p.in[0]) + place[0]) * p.in[1] + place[1]) * p.in[2] +
+                  place[2]];
+    }
+    Arrays<T>::put(columns, at, value);
 }
 
 // The taps [first, last) by which real outputs might read input `place`, the input `pad` further.
@@ -65,66 +80,100 @@ struct Readers {
     }
 };
 
-template <class T, class I>
+template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    fold_kernel(Windows<I> p, i64 size, const T* __restrict__ columns, T* __restrict__ x) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        i64 left = at;
-        I place[3];
+    fold_kernel(Windows<typename Arrays<T>::Index> p, typename Arrays<T>::Position size,
+                typename Arrays<T>::In columns, typename Arrays<T>::Out x) {
+    using I = typename Arrays<T>::Index;
+    using Position = typename Arrays<T>::Position;
+    const Position at = Position(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    Places<Position> places(at);
+    I place[3];
 #pragma unroll
-        for (int a = 2; a >= 0; --a) {
-            place[a] = I(left % p.in[a]) + p.pad[a];
-            left /= p.in[a];
-        }
-        const Readers<I> d(place[0], p.out[0], p.kernel[0], p.stride[0], p.dilation[0]);
-        const Readers<I> h(place[1], p.out[1], p.kernel[1], p.stride[1], p.dilation[1]);
-        const Readers<I> w(place[2], p.out[2], p.kernel[2], p.stride[2], p.dilation[2]);
-        T sum = T(0);
-        for (I td = d.first; td < d.last; ++td) {
-            const I out_d = place[0] - td * p.dilation[0];
-            if (out_d % p.stride[0]) continue;
-            for (I th = h.first; th < h.last; ++th) {
-                const I out_h = place[1] - th * p.dilation[1];
-                if (out_h % p.stride[1]) continue;
-                for (I tw = w.first; tw < w.last; ++tw) {
-                    const I out_w = place[2] - tw * p.dilation[2];
-                    if (out_w % p.stride[2]) continue;
-                    const i64 tap = ((left * p.kernel[0] + td) * p.kernel[1] + th) * p.kernel[2];
-                    const i64 row = (tap + tw) * p.out[0] + out_d / p.stride[0];
-                    sum += columns[(row * p.out[1] + out_h / p.stride[1]) * p.out[2] +
-                                   out_w / p.stride[2]];
-                }
+    for (int a = 2; a >= 0; --a) place[a] = places.next(p.in[a]) + p.pad[a];
+    const Readers<I> d(place[0], p.out[0], p.kernel[0], p.stride[0], p.dilation[0]);
+    const Readers<I> h(place[1], p.out[1], p.kernel[1], p.stride[1], p.dilation[1]);
+    const Readers<I> w(place[2], p.out[2], p.kernel[2], p.stride[2], p.dilation[2]);
+    typename Arrays<T>::Value sum = 0;
+#pragma unroll 1
+    for (I td = d.first; td < d.last; ++td) {
+        const I out_d = place[0] - td * p.dilation[0];
+        if (out_d % p.stride[0]) continue;
+#pragma unroll 1
+        for (I th = h.first; th < h.last; ++th) {
+            const I out_h = place[1] - th * p.dilation[1];
+            if (out_h % p.stride[1]) continue;
+            const Position line =
+                ((places.left * Position(p.kernel[0]) + td) * p.kernel[1] + th) * p.kernel[2];
+            const Position above = out_d / p.stride[0] * Position(p.out[1]) + out_h / p.stride[1];
+            const Position each = Position(p.out[0]) * p.out[1] * p.out[2];
+#pragma unroll 1
+            for (I tw = w.first; tw < w.last; ++tw) {
+                const I out_w = place[2] - tw * p.dilation[2];
+                if (out_w % p.stride[2]) continue;
+                sum = Arrays<T>::rounded(
+                    columns,
+                    sum + columns[(line + tw) * each + above * p.out[2] + out_w / p.stride[2]]);
             }
         }
-        x[at] = sum;
     }
+    Arrays<T>::put(x, at, sum);
 }
 
-template <class T, class I>
-void run_unfold(const ConvParams& p, const T* x, T* columns) {
-    const i64 size = p.batch * p.in_channels * volume(p.kernel) * volume(p.out_size);
-    launch("unfold", {blocks_for(size, kThreads), kThreads}, unfold_kernel<T, I>, windows_of<I>(p),
-           size, x, columns);
+i64 volume(const i64 (&size)[3]) {
+    return size[0] * size[1] * size[2];
 }
 
-template <class T, class I>
-void run_fold(const ConvParams& p, const T* columns, T* x) {
-    const i64 size = p.batch * p.in_channels * volume(p.in_size);
-    launch("fold", {blocks_for(size, kThreads), kThreads}, fold_kernel<T, I>, windows_of<I>(p),
-           size, columns, x);
+// Do 32 bits hold places within the padded axes, and positions within a channel's arrays?
+bool small(const ConvParams& p) {
+    constexpr i64 most = i64(1) << 30;
+    for (int a = 0; a < 3; ++a) {
+        if (p.in_size[a] >= most || p.pad[a] >= most || p.stride[a] >= most ||
+            p.kernel[a] >= most || p.dilation[a] >= most || p.out_size[a] >= most ||
+            p.out_size[a] * p.stride[a] >= most || p.kernel[a] * p.dilation[a] >= most ||
+            p.in_size[a] + p.pad[a] >= most) {
+            return false;
+        }
+    }
+    return volume(p.in_size) < kMostPositions &&
+           volume(p.kernel) * volume(p.out_size) < kMostPositions;
+}
+
+LaunchShape threads_for(i64 count) {
+    return {blocks_for(count, kThreads), kThreads};
 }
 
 }  // namespace
 
 template <class T>
 void unfold(const ConvParams& p, const T* x, T* columns) {
-    small(p) ? run_unfold<T, int>(p, x, columns) : run_unfold<T, i64>(p, x, columns);
+    const i64 planes = p.batch * p.in_channels, in = volume(p.in_size);
+    const i64 each = volume(p.kernel) * volume(p.out_size);
+    if (!small(p)) {
+        launch("unfold", threads_for(planes * each), unfold_kernel<Any>, windows_of<i64>(p),
+               planes * each, reading_any(x), writing_any(columns));
+        return;
+    }
+    by_parts(planes, in > each ? in : each, [&](i64 first, i64 count) {
+        launch("unfold", threads_for(count * each), unfold_kernel<Storage<T>>, windows_of<int>(p),
+               count * each, reading(x + first * in), writing(columns + first * each));
+    });
 }
 
 template <class T>
 void fold(const ConvParams& p, const T* columns, T* x) {
-    small(p) ? run_fold<T, int>(p, columns, x) : run_fold<T, i64>(p, columns, x);
+    const i64 planes = p.batch * p.in_channels, in = volume(p.in_size);
+    const i64 each = volume(p.kernel) * volume(p.out_size);
+    if (!small(p)) {
+        launch("fold", threads_for(planes * in), fold_kernel<Any>, windows_of<i64>(p), planes * in,
+               reading_any(columns), writing_any(x));
+        return;
+    }
+    by_parts(planes, in > each ? in : each, [&](i64 first, i64 count) {
+        launch("fold", threads_for(count * in), fold_kernel<Storage<T>>, windows_of<int>(p),
+               count * in, reading(columns + first * each), writing(x + first * in));
+    });
 }
 
 #define FUSEDNN_UNFOLD(T)                                     \

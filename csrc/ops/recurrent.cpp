@@ -32,7 +32,7 @@ Cell cell_of(const RecurrentArgs& args) {
 // Rows a multiple of 512 bytes apart would fight for the same few places in L1: the step reads a
 // piece of each at a time. A cache line more puts them side by side.
 i64 padded_row(i64 width, DType dtype) {
-    const i64 item = dtype == DType::f32 ? 4 : 8;
+    const i64 item = item_size(dtype);
     return width * item % 512 == 0 ? width + 64 / item : width;
 }
 
@@ -197,7 +197,10 @@ void read_lengths(const RecurrentArgs& args, RecurrentPlan& plan) {
 i64 RecurrentPlan::reserve_size(i64 direction) const {
     const i64 states = (has_memory() ? hidden : 0) + outputs;
     const i64 count = i64(segments[direction].size()) - 1;
-    if (count > 0) return checked_product(op, checked_product(op, count, batch), states);
+    if (count > 0) {  // c as it is, in float
+        const i64 kept = (has_memory() ? memory_items * hidden : 0) + outputs;
+        return checked_product(op, checked_product(op, count, batch), kept);
+    }
     const i64 products = cell == Cell::norm_lstm ? 2 * gates_row + 2 : 0;
     return checked_product(op, rows, gates_row + states + products);
 }
@@ -220,6 +223,7 @@ RecurrentPlan recurrent_plan(const RecurrentArgs& args) {
     plan.cell = cell_of(args);
     plan.layers = args.layers;
     plan.directions = args.bidirectional ? 2 : 1;
+    plan.memory_items = item_size(accumulate_dtype(args.dtype)) / item_size(args.dtype);
     plan.eps = args.eps;
     if (plan.layers < 1) {
         throw Error(std::string(args.op) + ": num_layers=" + std::to_string(plan.layers) +

@@ -42,6 +42,7 @@ struct RecurrentPlan {
     i64 inputs, hidden, outputs;
     i64 time_axis_step, time_axis_row;  // strides of (t, sequence) in units of a layer's width
     bool variational;                   // masks have no time axis
+    i64 memory_items;                   // elements of the dtype that one of c takes: 2 of 16 bits
     // Where lengths differ; see RecurrentParams.
     std::vector<i64> active, order;
     // Of each direction; see RecurrentParams. Empty until cut() made them.

@@ -114,11 +114,13 @@ class Walk {
     const T* widened(const BFloat16* from, i64 size) const {
         wide_.push_back(std::make_unique<Block>(size * i64(sizeof(T))));
         T* to = static_cast<T*>(wide_.back()->get());
-        for (i64 i = 0; i < size; ++i) {
-            const std::uint32_t bits = std::uint32_t(from[i].bits) << 16;
-            float value;
-            std::memcpy(&value, &bits, sizeof(value));
-            to[i] = T(value);
+        if constexpr (sizeof(T) > 2) {  // else they are what they are
+            for (i64 i = 0; i < size; ++i) {
+                const std::uint32_t bits = std::uint32_t(from[i].bits) << 16;
+                float value;
+                std::memcpy(&value, &bits, sizeof(value));
+                to[i] = T(value);
+            }
         }
         return to;
     }
@@ -207,12 +209,12 @@ void backward(const RecurrentPlan& plan, const RecurrentArrays& in,
 
 void recurrent_forward(const RecurrentPlan& plan, const RecurrentArrays& in,
                        const RecurrentOutputs& to) {
-    with_dtype(in.dtype, [&](auto zero) { forward<decltype(zero)>(plan, in, to); });
+    with_device_dtype(in.dtype, [&](auto zero) { forward<decltype(zero)>(plan, in, to); });
 }
 
 void recurrent_backward(const RecurrentPlan& plan, const RecurrentArrays& in,
                         const RecurrentGradients& grads) {
-    with_dtype(in.dtype, [&](auto zero) { backward<decltype(zero)>(plan, in, grads); });
+    with_device_dtype(in.dtype, [&](auto zero) { backward<decltype(zero)>(plan, in, grads); });
 }
 
 }  // namespace fusednn::ops

@@ -22,12 +22,11 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("*", "product_kernel<HalfTensor<128*", 255),  # 128 threads: two blocks
     ("*", "product_kernel<*", 128),  # four blocks of 128, or two of 256
     ("conv/depthwise.cu", "*", 128),  # two blocks
-    ("pool/average.cu", "*", 128),  # two blocks
+    ("pool/average.cu", "*", 72),  # three blocks
     ("recurrent/sequence*.cu", "*", 128),  # two blocks
     ("recurrent/norm_cell.cu", "*<double>*", 80),
-    ("unfold.cu", "*", 96),  # two blocks, 64-bit positions
     ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
-    ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
+    ("pool/max.cu", "*<Any>*", 96),  # two blocks, 64-bit window arithmetic
     ("softmax.cu", "*", 80),  # three blocks: within 64, unrolled loops spill
     ("*", "*", 64),
 )
@@ -40,6 +39,7 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM", "STS.64")),
     ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM", "STS.64", "STG.E.64")),
     ("*", "product_kernel<Exact<*", ("LDGSTS", "STS.128", "STG.E.128")),
+    ("recurrent/sequence_half*.cu", "sequence*", ("HMMA", "LDG.E.128", "LDS.128")),
     ("attention/forward.cu", "forward_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/backward.cu", "*_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),
@@ -60,12 +60,9 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     ("attention/few.cu", "few_kernel<*", 64, "8 rows of 8 sums each, for three blocks"),
     # A word or four that the compiler spills of itself, aiming at more blocks than it is told to;
     # moving the loop's data costs far more.
-    ("pool/average.cu", "forward_warps*", 16, "sm_80"),
     ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
     ("norm/layer.cu", "forward_rows<*double>*", 8, "sm_80"),
     ("loss.cu", "backward_rows<*double>*", 8, "sm_90"),
-    ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
-    ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------

@@ -35,9 +35,11 @@ def test_products_are_narrow_the_rest_is_wide(xp, half, x):
         narrow = [y, x @ x.T, fn.matmul(x._data, x._data.T), F.relu(y), F.gelu(y)]
         narrow += [F.conv2d(image, kernel), F.conv_transpose2d(image, kernel[:3])]
         wide = [F.softmax(y, 1), F.log_softmax(y, 1), F.layer_norm(y, (6,)), F.rms_norm(y, (6,))]
-        wide += [F.group_norm(F.conv2d(image, kernel), 2), F.max_pool2d(F.conv2d(image, kernel), 2)]
+        wide += [F.group_norm(F.conv2d(image, kernel), 2), F.max_pool2d(image, 2)]
         wide += [F.batch_norm(y, None, None, training=True), F.mse_loss(y, x[:, :6])]
         wide += [F.cross_entropy(y, xp.asarray(np.zeros(4, int))), fn.cat([y, x[:, :6]])]
+        image = F.conv2d(image, kernel)
+        narrow += [F.max_pool2d(image, 2), F.avg_pool2d(image, 3), F.adaptive_max_pool2d(image, 3)]
         heads = x.reshape(1, 2, 4, 4)
         narrow += [F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)]
         narrow += [F.dropout(y, 0.5), F.dropout(y, training=False), fn.cat([y, y])]

@@ -94,3 +94,30 @@ def test_functions_and_training_steps(op, monkeypatch):
     result, said = run(("cuda",), (op,), "all", "")
     assert not [line for line in said if "cannot run" in line]
     assert len(result.records) == len(chosen) * len(runner.DIRECTIONS[op]) > 0
+
+
+# Of one unit nothing averages out: a gradient of it may be all rounding.
+FEW = {
+    "pool": slice(4, 6), "recurrent": slice(4, 5), "function": slice(4, 9, 4), "conv": slice(8, 9),
+    "attention": slice(2, 3), "train": slice(2, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits(dtype, monkeypatch):
+    """The answers are those of rounded inputs, rows name the dtype; what has no kernel says so."""
+    pytest.importorskip("ml_dtypes")
+    for op, few in FEW.items():
+        monkeypatch.setitem(runner.BENCH, op, cases.TEST[op][few])
+    monkeypatch.setattr(gpu, "ROUNDS", 1)
+    monkeypatch.setattr(gpu, "TRANSFERS", 1)
+    said = []
+    options = runner.Options(peers=[], budget=1e-6, devices=("cuda",), dtype=dtype)
+    result, wrong = runner.run(options, said.append)
+    assert wrong == []
+    assert {record.dtype for record in result.records} == {dtype}
+    assert {record.op for record in result.records} == set(runner.PREPARE)
+    assert all("no CUDA kernel" in line for line in said if "cannot run" in line)
+    assert sum(f" {dtype} " in line and "on cuda: kernels" in line for line in said) == len(
+        result.records
+    )

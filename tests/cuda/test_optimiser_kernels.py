@@ -309,3 +309,48 @@ def test_parameters_of_two_places_and_dtypes():
     fn.optim.Adam(made, lr=0.5).step()
     for w in made:
         np.testing.assert_allclose(w.detach().cpu().numpy(), 0.5, rtol=1e-6)
+
+
+@pytest.mark.emulated
+def test_scaling_back_and_averaging_are_a_launch_for_all(xp):
+    """The CPU's gradients and averages; how many parameters there are makes no difference."""
+    from emulated import take_counts
+
+    rng = np.random.default_rng(3)
+    values = [rng.standard_normal(s).astype("float32") for s in ((3, 4), (7,), (5, 5), (2,), ())]
+    results = []
+    for device in ("cpu", "cuda"):
+        params = [fn.tensor(v, device=device, requires_grad=True) for v in values]
+        scaler, ema = fn.optim.GradScaler(), fn.optim.EMA(params, 0.5)
+        optimizer = fn.optim.SGD(params, lr=0.1)
+        scaler.scale(sum((p * p).sum() for p in params)).backward()
+        take_counts()
+        scaler.unscale_(optimizer)
+        launches = [take_counts()["launches"]]
+        scaler.step(optimizer)
+        scaler.update()
+        take_counts()
+        ema.update()
+        launches.append(take_counts()["launches"])
+        if device == "cuda":  # a product; its squares and their sum
+            assert launches == [3, 1]
+        results.append([p.grad.detach().cpu().numpy() for p in params])
+        results[-1] += [xp.asnumpy(a) for a in ema.state_dict()["averages"].values()]
+    for got, value in zip(results[1], results[0], strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_scaling_back_finds_what_is_not_finite(xp, dtype, bad):
+    """And takes nothing else for it, however large."""
+    top = np.finfo(dtype).max
+    params = [fn.zeros(n, dtype=dtype, device="cuda", requires_grad=True) for n in (3, 4, 5)]
+    optimizer = fn.optim.SGD(params, lr=0.0)
+    for value, finite in ((top, True), (bad, False)):
+        scaler = fn.optim.GradScaler(1.0)
+        for p in params:
+            p.grad = fn.full(p.shape, top, dtype=dtype, device="cuda")
+        params[1].grad._data[2] = value
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == (1.0 if finite else 0.5)

@@ -18,12 +18,10 @@ template <int kWide, class T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(i64 size, i64 width, const i64* __restrict__ ids, const T* __restrict__ table,
                    T* __restrict__ y) {
-    const i64 step = i64(gridDim.x) * blockDim.x * kWide;
-    for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < size; at += step) {
-        const i64 place = quotient(at, width);
-        store_wide<kWide>(y + at,
-                          load_wide<kWide>(table + ids[place] * width + at - place * width));
-    }
+    const i64 at = (i64(blockIdx.x) * kThreads + threadIdx.x) * kWide;
+    if (at >= size) return;
+    const i64 place = quotient(at, width);
+    store_wide<kWide>(y + at, load_wide<kWide>(table + ids[place] * width + at - place * width));
 }
 
 template <int kWide, class T>
@@ -31,29 +29,27 @@ __global__ void __launch_bounds__(kThreads)
     backward_kernel(i64 size, i64 width, const i64* __restrict__ starts,
                     const i64* __restrict__ order, In<T> dy,
                     const Accumulate<T>* __restrict__ scale, Out<T> dtable) {
-    const i64 step = i64(gridDim.x) * blockDim.x * kWide;
-    for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < size; at += step) {
-        const i64 row = quotient(at, width), k = at - row * width;
-        const i64 first = starts[row], last = starts[row + 1];
-        Wide<Accumulate<T>, kWide> sum{};
-        for (i64 i = first; i < last; ++i) {
-            const auto v = load_wide<kWide>(dy + order[i] * width + k);
-            for (int j = 0; j < kWide; ++j) sum.of[j] = i == first ? v.of[j] : sum.of[j] + v.of[j];
-        }
-        if (scale && first < last) {
-            for (int j = 0; j < kWide; ++j) sum.of[j] *= scale[row];
-        }
-        store_wide<kWide>(dtable + at, sum);
+    const i64 at = (i64(blockIdx.x) * kThreads + threadIdx.x) * kWide;
+    if (at >= size) return;
+    const i64 row = quotient(at, width), k = at - row * width;
+    const i64 first = starts[row], last = starts[row + 1];
+    Wide<Accumulate<T>, kWide> sum{};
+#pragma unroll 2
+    for (i64 i = first; i < last; ++i) {
+        const auto v = load_wide<kWide>(dy + order[i] * width + k);
+        for (int j = 0; j < kWide; ++j) sum.of[j] = i == first ? v.of[j] : sum.of[j] + v.of[j];
     }
+    if (scale && first < last) {
+        for (int j = 0; j < kWide; ++j) sum.of[j] *= scale[row];
+    }
+    store_wide<kWide>(dtable + at, sum);
 }
 
 __global__ void __launch_bounds__(kThreads)
     replace_skipped(i64 count, i64 rows, i64 skipped, const i64* __restrict__ ids,
                     i64* __restrict__ keys) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-        keys[i] = ids[i] == skipped ? rows : ids[i];
-    }
+    const i64 i = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (i < count) keys[i] = ids[i] == skipped ? rows : ids[i];
 }
 
 // starts[r]: how many keys are below r; keys[order] rises.
@@ -73,14 +69,13 @@ __global__ void __launch_bounds__(kThreads)
         }
         return from;
     };
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 r = i64(blockIdx.x) * blockDim.x + threadIdx.x; r <= rows; r += step) {
-        const i64 start = below(r);
-        starts[r] = start;
-        if (scale && r < rows) {
-            const i64 uses = below(r + 1) - start;
-            scale[r] = T(1) / T(uses ? uses : 1);
-        }
+    const i64 r = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (r > rows) return;
+    const i64 start = below(r);
+    starts[r] = start;
+    if (scale && r < rows) {
+        const i64 uses = below(r + 1) - start;
+        scale[r] = T(1) / T(uses ? uses : 1);
     }
 }
 

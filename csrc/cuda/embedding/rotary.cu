@@ -13,19 +13,20 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     rotary_kernel(RotaryParams p, In<T> x, const Accumulate<T>* __restrict__ cos,
                   const Accumulate<T>* __restrict__ sin, const i64* __restrict__ rows, Out<T> y) {
     const i64 half = p.rotated / 2, pairs = (p.width + 1) / 2;
-    const i64 all = p.batch * p.heads * p.length * pairs, step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < all; at += step) {
+    const i64 all = p.batch * p.heads * p.length * pairs;
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at < all) {
         const i64 line = quotient(at, pairs), k = at - line * pairs;
         const i64 of_head = quotient(line, p.length), t = line - of_head * p.length;
         const i64 b = quotient(of_head, p.heads), head = of_head - b * p.heads;
         const i64 begin = b * p.batch_stride + head * p.head_stride + t * p.position_stride;
         if (k >= half) {
             for (i64 i = 2 * k; i < 2 * k + 2 && i < p.width; ++i) y[begin + i] = x[begin + i];
-            continue;
+            return;
         }
         const i64 place = b * p.length + t, angle = (rows ? rows[place] : place) * half + k;
         const i64 first = begin + (p.interleaved ? 2 * k : k);

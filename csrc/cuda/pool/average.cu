@@ -102,87 +102,99 @@ class DeviceLists {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    forward_threads(Lists l, i64 outputs, const T* __restrict__ x, T* __restrict__ y) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < outputs; at += step) {
-        const Place o(at, l.out);
-        T sum = T(0);
-        for (i64 d = l.begin[0][o.d]; d < l.end[0][o.d]; ++d) {
-            for (i64 h = l.begin[1][o.h]; h < l.end[1][o.h]; ++h) {
-                const T* line = x + ((o.plane * l.in[0] + d) * l.in[1] + h) * l.in[2];
-                for (i64 w = l.begin[2][o.w]; w < l.end[2][o.w]; ++w) sum += line[w];
-            }
+__global__ void __launch_bounds__(kThreads, 4)
+    forward_threads(Lists l, i64 outputs, In<T> x, Out<T> y) {
+    using Sum = Accumulate<T>;
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= outputs) return;
+    const Place o(at, l.out);
+    const i64 last_w = l.end[2][o.w];
+    Sum sum = Sum(0);
+#pragma unroll 1
+    for (i64 d = l.begin[0][o.d]; d < l.end[0][o.d]; ++d) {
+#pragma unroll 1
+        for (i64 h = l.begin[1][o.h]; h < l.end[1][o.h]; ++h) {
+            const auto line = x + ((o.plane * l.in[0] + d) * l.in[1] + h) * l.in[2];
+#pragma unroll 2
+            for (i64 w = l.begin[2][o.w]; w < last_w; ++w) sum += line[w];
         }
-        y[at] = sum / T(l.parts(o.d, o.h, o.w));
     }
+    y[at] = sum / Sum(l.parts(o.d, o.h, o.w));
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    forward_warps(Lists l, i64 outputs, const T* __restrict__ x, T* __restrict__ y) {
+__global__ void __launch_bounds__(kThreads, 4)
+    forward_warps(Lists l, i64 outputs, In<T> x, Out<T> y) {
+    using Sum = Accumulate<T>;
     constexpr int warps = kThreads / 32;
     const int lane = int(threadIdx.x) % 32;
-    for (i64 first = i64(blockIdx.x) * warps; first < outputs; first += i64(gridDim.x) * warps) {
-        const i64 at = first + threadIdx.x / 32;
-        const bool live = at < outputs;
-        const Place o(live ? at : 0, l.out);
-        double sum = 0;
-        for (i64 d = l.begin[0][o.d]; live && d < l.end[0][o.d]; ++d) {
-            for (i64 h = l.begin[1][o.h]; h < l.end[1][o.h]; ++h) {
-                const T* line = x + ((o.plane * l.in[0] + d) * l.in[1] + h) * l.in[2];
-                T part = T(0);
-                for (i64 w = l.begin[2][o.w] + lane; w < l.end[2][o.w]; w += 32) part += line[w];
-                sum += double(part);
-            }
+    const i64 at = i64(blockIdx.x) * warps + threadIdx.x / 32;
+    const bool live = at < outputs;
+    const Place o(live ? at : 0, l.out);
+    const i64 last_w = l.end[2][o.w];
+    double sum = 0;
+#pragma unroll 1
+    for (i64 d = l.begin[0][o.d]; live && d < l.end[0][o.d]; ++d) {
+#pragma unroll 1
+        for (i64 h = l.begin[1][o.h]; h < l.end[1][o.h]; ++h) {
+            const auto line = x + ((o.plane * l.in[0] + d) * l.in[1] + h) * l.in[2];
+            Sum part = Sum(0);
+#pragma unroll 4
+            for (i64 w = l.begin[2][o.w] + lane; w < last_w; w += 32) part += line[w];
+            sum += double(part);
         }
-        sum = warp_reduce<32>(sum, Add());
-        if (live && lane == 0) y[at] = T(sum / l.parts(o.d, o.h, o.w));
     }
+    sum = warp_reduce<32>(sum, Add());
+    if (live && lane == 0) y[at] = Sum(sum / l.parts(o.d, o.h, o.w));
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    backward_kernel(Lists l, i64 inputs, const T* __restrict__ dy, T* __restrict__ dx) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < inputs; at += step) {
-        const Place i(at, l.in);
-        T sum = T(0);
-        for (i64 d = l.first[0][i.d]; d < l.last[0][i.d]; ++d) {
-            for (i64 h = l.first[1][i.h]; h < l.last[1][i.h]; ++h) {
-                const T* line = dy + ((i.plane * l.out[0] + d) * l.out[1] + h) * l.out[2];
-                for (i64 w = l.first[2][i.w]; w < l.last[2][i.w]; ++w) {
-                    sum += line[w] / T(l.parts(d, h, w));
-                }
+    backward_kernel(Lists l, i64 inputs, In<T> dy, Out<T> dx) {
+    using Sum = Accumulate<T>;
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= inputs) return;
+    const Place i(at, l.in);
+    Sum sum = Sum(0);
+#pragma unroll 1
+    for (i64 d = l.first[0][i.d]; d < l.last[0][i.d]; ++d) {
+#pragma unroll 1
+        for (i64 h = l.first[1][i.h]; h < l.last[1][i.h]; ++h) {
+            const auto line = dy + ((i.plane * l.out[0] + d) * l.out[1] + h) * l.out[2];
+#pragma unroll 1
+            for (i64 w = l.first[2][i.w]; w < l.last[2][i.w]; ++w) {
+                sum += line[w] / Sum(l.parts(d, h, w));
             }
         }
-        dx[at] = sum;
     }
+    dx[at] = sum;
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    max_kernel(Lists l, i64 outputs, const T* __restrict__ x, T* __restrict__ y,
-               i64* __restrict__ indices) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < outputs; at += step) {
-        const Place o(at, l.out);
-        const T* plane = x + o.plane * l.in[0] * l.in[1] * l.in[2];
-        T best = -T(INFINITY);
-        i64 winner = -1;
-        for (i64 d = l.begin[0][o.d]; d < l.end[0][o.d]; ++d) {
-            for (i64 h = l.begin[1][o.h]; h < l.end[1][o.h]; ++h) {
-                const i64 line = (d * l.in[1] + h) * l.in[2];
-                for (i64 w = l.begin[2][o.w]; w < l.end[2][o.w]; ++w) {
-                    const T v = plane[line + w];
-                    // The first of equals, or the last NaN.
-                    if (v > best || v != v || winner < 0) best = v, winner = line + w;
-                }
+    max_kernel(Lists l, i64 outputs, In<T> x, Out<T> y, i64* __restrict__ indices) {
+    using Value = Accumulate<T>;
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= outputs) return;
+    const Place o(at, l.out);
+    const auto plane = x + o.plane * l.in[0] * l.in[1] * l.in[2];
+    Value best = -Value(INFINITY);
+    i64 winner = -1;
+#pragma unroll 1
+    for (i64 d = l.begin[0][o.d]; d < l.end[0][o.d]; ++d) {
+#pragma unroll 1
+        for (i64 h = l.begin[1][o.h]; h < l.end[1][o.h]; ++h) {
+            const i64 line = (d * l.in[1] + h) * l.in[2];
+#pragma unroll 1
+            for (i64 w = l.begin[2][o.w]; w < l.end[2][o.w]; ++w) {
+                const Value v = plane[line + w];
+                // The first of equals, or the last NaN.
+                if (v > best || v != v || winner < 0) best = v, winner = line + w;
             }
         }
-        y[at] = best;
-        indices[at] = winner;
     }
+    y[at] = best;
+    indices[at] = winner;
 }
 
 // Is the longest window of the last axis one for all lanes of a warp?
@@ -204,11 +216,11 @@ void avg_pool_forward(const AvgPoolParams& p, const T* x, T* y) {
     const DeviceLists device(p, false);
     const char* name = "avg_pool_forward";
     if (long_windows(p)) {
-        launch(name, {blocks_for(outputs, kThreads / 32), kThreads}, forward_warps<T>, device.lists,
-               outputs, x, y);
+        launch(name, {blocks_for(outputs, kThreads / 32), kThreads}, forward_warps<Storage<T>>,
+               device.lists, outputs, reading(x), writing(y));
     } else {
-        launch(name, {blocks_for(outputs, kThreads), kThreads}, forward_threads<T>, device.lists,
-               outputs, x, y);
+        launch(name, {blocks_for(outputs, kThreads), kThreads}, forward_threads<Storage<T>>,
+               device.lists, outputs, reading(x), writing(y));
     }
 }
 
@@ -217,8 +229,8 @@ void avg_pool_backward(const AvgPoolParams& p, const T* dy, T* dx) {
     const i64 inputs = p.planes * volume(p.in_size);
     if (inputs == 0) return;
     const DeviceLists device(p, true);
-    launch("avg_pool_backward", {blocks_for(inputs, kThreads), kThreads}, backward_kernel<T>,
-           device.lists, inputs, dy, dx);
+    launch("avg_pool_backward", {blocks_for(inputs, kThreads), kThreads},
+           backward_kernel<Storage<T>>, device.lists, inputs, reading(dy), writing(dx));
 }
 
 template <class T>
@@ -226,8 +238,8 @@ void adaptive_max_pool(const AvgPoolParams& p, const T* x, T* y, i64* indices) {
     const i64 outputs = p.planes * volume(p.out_size);
     if (outputs == 0) return;
     const DeviceLists device(p, false);
-    launch("adaptive_max_pool", {blocks_for(outputs, kThreads), kThreads}, max_kernel<T>,
-           device.lists, outputs, x, y, indices);
+    launch("adaptive_max_pool", {blocks_for(outputs, kThreads), kThreads}, max_kernel<Storage<T>>,
+           device.lists, outputs, reading(x), writing(y), indices);
 }
 
 #define FUSEDNN_AVERAGE(T)                                                  \
@@ -235,5 +247,6 @@ void adaptive_max_pool(const AvgPoolParams& p, const T* x, T* y, i64* indices) {
     template void avg_pool_backward<T>(const AvgPoolParams&, const T*, T*); \
     template void adaptive_max_pool<T>(const AvgPoolParams&, const T*, T*, i64*);
 FUSEDNN_INSTANTIATE(FUSEDNN_AVERAGE)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_AVERAGE)
 
 }  // namespace fusednn::cuda

@@ -3,6 +3,7 @@
 // x, dx (planes, D, H, W); y, dy, argmax (planes, OD, OH, OW). The first of equals wins, NaN wins
 // over all, of several the last. The gradient gathers: an input looks at the outputs whose windows
 // hold it, in row-major order, so that sums are the same bits in every run and as on the CPU.
+#include "cuda/any.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
 #include "cuda/pool/indices.h"
@@ -72,92 +73,116 @@ FUSEDNN_DEVICE i64 load_tap(const void* argmax, int bytes, i64 at) {
     return static_cast<const std::int32_t*>(argmax)[at];
 }
 
-template <class T, class I>
+template <class I>
+using Unsigned = std::conditional_t<sizeof(I) == 4, std::uint32_t, i64>;
+
+// The place of element `at` of (planes, D, H, W).
+template <class I>
+struct Place {
+    I w, h, d;
+    Unsigned<I> plane;
+    FUSEDNN_DEVICE Place(Unsigned<I> at, I size_d, I size_h, I size_w) {
+        const auto line = at / Unsigned<I>(size_w), slice = line / Unsigned<I>(size_h);
+        plane = slice / Unsigned<I>(size_d);
+        w = I(at - line * Unsigned<I>(size_w));
+        h = I(line - slice * Unsigned<I>(size_h));
+        d = I(slice - plane * Unsigned<I>(size_d));
+    }
+};
+
+template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    forward_kernel(Window<I> window, i64 outputs, const T* __restrict__ x, T* __restrict__ y,
-                   void* argmax, int argmax_bytes) {
+    forward_kernel(Window<typename Arrays<T>::Index> window, typename Arrays<T>::Position outputs,
+                   typename Arrays<T>::In x, typename Arrays<T>::Out y, void* argmax,
+                   int argmax_bytes) {
+    using Value = typename Arrays<T>::Value;
+    using I = typename Arrays<T>::Index;
     const Axis<I>&d = window.d, &h = window.h, &w = window.w;
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < outputs; at += step) {
-        const I column = I(at % w.out), row = I(at / w.out % h.out);
-        const i64 slice = at / w.out / h.out;
-        const T* plane = x + slice / d.out * d.in * h.in * w.in;
-        const I start_d = d.start(I(slice % d.out)), start_h = h.start(row);
-        const I start_w = w.start(column);
-        const I last_d = d.last_tap(start_d), last_h = h.last_tap(start_h);
-        const I first_w = w.first_tap(start_w), last_w = w.last_tap(start_w);
-        T best = T(0);
-        i64 winner = -1;
-        for (I td = d.first_tap(start_d); td < last_d; ++td) {
-            for (I th = h.first_tap(start_h); th < last_h; ++th) {
-                const T* line =
-                    plane +
-                    (i64(start_d + td * d.dilation) * h.in + (start_h + th * h.dilation)) * w.in;
-                const i64 taps = (i64(td) * h.kernel + th) * w.kernel;
-                for (I tw = first_w; tw < last_w; ++tw) {
-                    const T value = line[start_w + tw * w.dilation];
-                    const bool wins = value > best || value != value;  // nothing is above a NaN
-                    if (winner >= 0 && !wins) continue;
-                    best = value;
-                    winner = taps + tw;
-                }
+    const Unsigned<I> at = Unsigned<I>(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= outputs) return;
+    const Place<I> o(at, d.out, h.out, w.out);
+    const Unsigned<I> plane = o.plane * Unsigned<I>(d.in) * h.in * w.in;
+    const I start_d = d.start(o.d), start_h = h.start(o.h), start_w = w.start(o.w);
+    const I last_d = d.last_tap(start_d), last_h = h.last_tap(start_h);
+    const I first_w = w.first_tap(start_w), last_w = w.last_tap(start_w);
+    Value best = Value(0);
+    I winner = -1;
+#pragma unroll 1
+    for (I td = d.first_tap(start_d); td < last_d; ++td) {
+#pragma unroll 1
+        for (I th = h.first_tap(start_h); th < last_h; ++th) {
+            const I line = ((start_d + td * d.dilation) * h.in + start_h + th * h.dilation) * w.in;
+            const I taps = (td * h.kernel + th) * w.kernel;
+#pragma unroll 1
+            for (I tw = first_w; tw < last_w; ++tw) {
+                const Value value = x[plane + Unsigned<I>(line + start_w + tw * w.dilation)];
+                const bool wins = value > best || value != value;  // nothing is above a NaN
+                if (winner >= 0 && !wins) continue;
+                best = value;
+                winner = taps + tw;
             }
         }
-        y[at] = best;
-        if (argmax) store_tap(argmax, argmax_bytes, at, winner);
     }
+    Arrays<T>::put(y, at, best);
+    if (argmax) store_tap(argmax, argmax_bytes, at, winner);
 }
 
-template <class T, class I>
+template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    backward_kernel(Window<I> window, i64 inputs, const T* __restrict__ dy,
-                    const void* __restrict__ argmax, int argmax_bytes, T* __restrict__ dx) {
+    backward_kernel(Window<typename Arrays<T>::Index> window, typename Arrays<T>::Position inputs,
+                    typename Arrays<T>::In dy, const void* __restrict__ argmax, int argmax_bytes,
+                    typename Arrays<T>::Out dx) {
+    using Value = typename Arrays<T>::Value;
+    using I = typename Arrays<T>::Index;
     const Axis<I>&d = window.d, &h = window.h, &w = window.w;
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < inputs; at += step) {
-        const I column = I(at % w.in), row = I(at / w.in % h.in);
-        const i64 slice = at / w.in / h.in;
-        const I depth = I(slice % d.in);
-        const i64 plane = slice / d.in * d.out * h.out * w.out;
-        const I last_d = d.last_output(depth), last_h = h.last_output(row);
-        const I first_w = w.first_output(column), last_w = w.last_output(column);
-        T sum = T(0);
-        for (I od = d.first_output(depth); od < last_d; ++od) {
-            const I td = d.tap(od, depth);
-            if (td < 0) continue;
-            for (I oh = h.first_output(row); oh < last_h; ++oh) {
-                const I th = h.tap(oh, row);
-                if (th < 0) continue;
-                const i64 taps = (i64(td) * h.kernel + th) * w.kernel;
-                const i64 line = plane + (i64(od) * h.out + oh) * w.out;
-                for (I ow = first_w; ow < last_w; ++ow) {
-                    const I tw = w.tap(ow, column);
-                    if (tw < 0 || load_tap(argmax, argmax_bytes, line + ow) != taps + tw) continue;
-                    sum += dy[line + ow];
-                }
+    const Unsigned<I> at = Unsigned<I>(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= inputs) return;
+    const Place<I> i(at, d.in, h.in, w.in);
+    const Unsigned<I> plane = i.plane * Unsigned<I>(d.out) * h.out * w.out;
+    const I last_d = d.last_output(i.d), last_h = h.last_output(i.h);
+    const I first_w = w.first_output(i.w), last_w = w.last_output(i.w);
+    Value sum = Value(0);
+#pragma unroll 1
+    for (I od = d.first_output(i.d); od < last_d; ++od) {
+        const I td = d.tap(od, i.d);
+        if (td < 0) continue;
+#pragma unroll 1
+        for (I oh = h.first_output(i.h); oh < last_h; ++oh) {
+            const I th = h.tap(oh, i.h);
+            if (th < 0) continue;
+            const I taps = (td * h.kernel + th) * w.kernel;
+            const Unsigned<I> line = plane + Unsigned<I>((od * h.out + oh) * w.out);
+#pragma unroll 1
+            for (I ow = first_w; ow < last_w; ++ow) {
+                const I tw = w.tap(ow, i.w);
+                if (tw < 0 || load_tap(argmax, argmax_bytes, line + ow) != taps + tw) continue;
+                sum = Arrays<T>::rounded(dy, sum + dy[line + ow]);
             }
         }
-        dx[at] = sum;
     }
+    Arrays<T>::put(dx, at, sum);
 }
 
 template <class I>
 __global__ void __launch_bounds__(kThreads)
-    indices_kernel(Window<I> window, i64 outputs, const void* __restrict__ argmax, int argmax_bytes,
-                   i64* __restrict__ indices) {
+    indices_kernel(Window<I> window, Unsigned<I> outputs, const void* __restrict__ argmax,
+                   int argmax_bytes, i64* __restrict__ indices) {
     const Axis<I>&d = window.d, &h = window.h, &w = window.w;
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < outputs; at += step) {
-        const I column = I(at % w.out), row = I(at / w.out % h.out);
-        const I slice = I(at / w.out / h.out % d.out);
-        const I tap = I(load_tap(argmax, argmax_bytes, at));
-        const i64 in_d = d.start(slice) + tap / w.kernel / h.kernel * d.dilation;
-        const i64 in_h = h.start(row) + tap / w.kernel % h.kernel * h.dilation;
-        indices[at] = (in_d * h.in + in_h) * w.in + w.start(column) + tap % w.kernel * w.dilation;
-    }
+    const Unsigned<I> at = Unsigned<I>(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= outputs) return;
+    const Place<I> o(at, d.out, h.out, w.out);
+    const I tap = I(load_tap(argmax, argmax_bytes, at)), line = tap / w.kernel;
+    const i64 in_d = d.start(o.d) + line / h.kernel * d.dilation;
+    const i64 in_h = h.start(o.h) + line % h.kernel * h.dilation;
+    indices[at] = (in_d * h.in + in_h) * w.in + w.start(o.w) + tap % w.kernel * w.dilation;
 }
 
-// Do positions within the padded axes fit 32 bits? Their arithmetic is several times as fast.
+i64 volume(const i64 (&size)[3]) {
+    return size[0] * size[1] * size[2];
+}
+
+// Do 32 bits hold positions within the padded axes and within planes? Their arithmetic is several
+// times as fast.
 bool small(const PoolParams& p) {
     constexpr i64 most = i64(1) << 30;
     for (int a = 0; a < 3; ++a) {
@@ -167,57 +192,83 @@ bool small(const PoolParams& p) {
             return false;
         }
     }
-    return true;
+    return volume(p.in_size) < kMostPositions && volume(p.out_size) < kMostPositions &&
+           volume(p.kernel) < kMostPositions;
 }
 
-i64 volume(const i64 (&size)[3]) {
-    return size[0] * size[1] * size[2];
+// run(first plane, planes): all, or parts of which a kernel with 32-bit positions takes one each.
+template <class Run>
+void by_planes(const PoolParams& p, const Run& run) {
+    const i64 in = volume(p.in_size), out = volume(p.out_size);
+    by_parts(p.planes, in > out ? in : out, run);
 }
 
-template <class T, class I>
-void forward(const PoolParams& p, const T* x, T* y, void* argmax, int argmax_bytes) {
-    const i64 outputs = p.planes * volume(p.out_size);
-    launch("max_pool_forward", {blocks_for(outputs, kThreads), kThreads}, forward_kernel<T, I>,
-           window_of<I>(p), outputs, x, y, argmax, argmax_bytes);
+// The rest of an array of taps.
+template <class Taps>
+Taps* taps_from(Taps* argmax, i64 bytes) {
+    using Byte = std::conditional_t<std::is_const_v<Taps>, const std::uint8_t, std::uint8_t>;
+    return argmax ? static_cast<Byte*>(argmax) + bytes : nullptr;
 }
 
-template <class T, class I>
-void backward(const PoolParams& p, const T* dy, const void* argmax, int argmax_bytes, T* dx) {
-    const i64 inputs = p.planes * volume(p.in_size);
-    launch("max_pool_backward", {blocks_for(inputs, kThreads), kThreads}, backward_kernel<T, I>,
-           window_of<I>(p), inputs, dy, argmax, argmax_bytes, dx);
-}
-
-template <class I>
-void indices_of(const PoolParams& p, const void* argmax, int argmax_bytes, i64* indices) {
-    const i64 outputs = p.planes * volume(p.out_size);
-    launch("max_pool_indices", {blocks_for(outputs, kThreads), kThreads}, indices_kernel<I>,
-           window_of<I>(p), outputs, argmax, argmax_bytes, indices);
+LaunchShape threads_for(i64 count) {
+    return {blocks_for(count, kThreads), kThreads};
 }
 
 }  // namespace
 
 void max_pool_indices(const PoolParams& p, const void* argmax, int argmax_bytes, i64* indices) {
-    small(p) ? indices_of<int>(p, argmax, argmax_bytes, indices)
-             : indices_of<i64>(p, argmax, argmax_bytes, indices);
+    const i64 out = volume(p.out_size);
+    const char* name = "max_pool_indices";
+    if (!small(p)) {
+        launch(name, threads_for(p.planes * out), indices_kernel<i64>, window_of<i64>(p),
+               p.planes * out, argmax, argmax_bytes, indices);
+        return;
+    }
+    by_planes(p, [&](i64 first, i64 planes) {
+        launch(name, threads_for(planes * out), indices_kernel<int>, window_of<int>(p),
+               planes * out, taps_from(argmax, first * out * argmax_bytes), argmax_bytes,
+               indices + first * out);
+    });
 }
 
 template <class T>
 void max_pool_forward(const PoolParams& p, const T* x, T* y, void* argmax, int argmax_bytes) {
-    small(p) ? forward<T, int>(p, x, y, argmax, argmax_bytes)
-             : forward<T, i64>(p, x, y, argmax, argmax_bytes);
+    const i64 in = volume(p.in_size), out = volume(p.out_size);
+    const char* name = "max_pool_forward";
+    if (!small(p)) {
+        launch(name, threads_for(p.planes * out), forward_kernel<Any>, window_of<i64>(p),
+               p.planes * out, reading_any(x), writing_any(y), argmax, argmax_bytes);
+        return;
+    }
+    by_planes(p, [&](i64 first, i64 planes) {
+        launch(name, threads_for(planes * out), forward_kernel<Storage<T>>, window_of<int>(p),
+               planes * out, reading(x + first * in), writing(y + first * out),
+               taps_from(argmax, first * out * argmax_bytes), argmax_bytes);
+    });
 }
 
 template <class T>
 void max_pool_backward(const PoolParams& p, const T* dy, const void* argmax, int argmax_bytes,
                        T* dx) {
-    small(p) ? backward<T, int>(p, dy, argmax, argmax_bytes, dx)
-             : backward<T, i64>(p, dy, argmax, argmax_bytes, dx);
+    const i64 in = volume(p.in_size), out = volume(p.out_size);
+    const char* name = "max_pool_backward";
+    if (!small(p)) {
+        launch(name, threads_for(p.planes * in), backward_kernel<Any>, window_of<i64>(p),
+               p.planes * in, reading_any(dy), argmax, argmax_bytes, writing_any(dx));
+        return;
+    }
+    by_planes(p, [&](i64 first, i64 planes) {
+        launch(name, threads_for(planes * in), backward_kernel<Storage<T>>, window_of<int>(p),
+               planes * in, reading(dy + first * out),
+               taps_from(argmax, first * out * argmax_bytes), argmax_bytes,
+               writing(dx + first * in));
+    });
 }
 
 #define FUSEDNN_MAX_POOL(T)                                                         \
     template void max_pool_forward<T>(const PoolParams&, const T*, T*, void*, int); \
     template void max_pool_backward<T>(const PoolParams&, const T*, const void*, int, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_MAX_POOL)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_MAX_POOL)
 
 }  // namespace fusednn::cuda

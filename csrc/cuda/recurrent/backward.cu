@@ -27,16 +27,18 @@ constexpr int kThreads = 256;
 // What the cell reads and writes at one step; row i of each array is the i-th active sequence.
 template <class T>
 struct BackStep {
+    using Sum = Accumulate<T>;
     Cell cell;
     i64 hidden;
-    const T* gates;  // the reserve's
+    Read<T> gates;  // the reserve's
     i64 gates_row;
-    T* d_gates;       // (n, kept gates * hidden)
-    const T* before;  // (n, hidden): c of an LSTM, h of a GRU, of the step before
-    T* dh;            // (n, hidden); of a GRU it takes the part that goes to h directly
-    T* dc;            // (n, hidden) LSTM only
-    T* unprojected;   // (n, hidden): h before its projection, or null
-    const T* d_out;   // sequence b at b * out_row, or null
+    Write<T> d_gates;      // (n, kept gates * hidden)
+    Read<T> before;        // (n, hidden): c of an LSTM, h of a GRU, of the step before
+    Sum* dh;               // (n, hidden); of a GRU it takes the part that goes to h directly
+    Read<T> projected_dh;  // (n, hidden) in its place, behind a projection
+    Sum* dc;               // (n, hidden) LSTM only
+    Write<T> unprojected;  // (n, hidden): h before its projection, or null
+    Read<T> d_out;         // sequence b at b * out_row, or null
     i64 out_row;
     const i64* sequence;
 };
@@ -44,55 +46,54 @@ struct BackStep {
 template <class T>
 __global__ void __launch_bounds__(kThreads) back_kernel(BackStep<T> s, i64 size) {
     const int kept = kept_gates(s.cell);
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 row = quotient(at, s.hidden), unit = at - row * s.hidden;
-        UnitBackIn<T> in{};
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const i64 row = quotient(at, s.hidden), unit = at - row * s.hidden;
+    UnitBackIn<Accumulate<T>> in{};
 #pragma unroll
-        for (int g = 0; g < 4; ++g) {
-            if (g < kept) in.kept[g] = s.gates[row * s.gates_row + g * s.hidden + unit];
-        }
-        in.dh = s.dh[at];
-        if (s.d_out) in.dh += s.d_out[(s.sequence ? s.sequence[row] : row) * s.out_row + unit];
-        if (kept == 4) in.before = s.before[at];
-        if (s.dc) in.dc = s.dc[at];
-        const UnitBackOut<T> out = cell_of_unit_back(s.cell, in);
-#pragma unroll
-        for (int g = 0; g < 4; ++g) {
-            if (g < kept) s.d_gates[(row * kept + g) * s.hidden + unit] = out.d_gates[g];
-        }
-        if (s.cell == Cell::gru) s.dh[at] = out.dh;
-        if (s.dc) s.dc[at] = out.dc;
-        if (s.unprojected) s.unprojected[at] = out.unprojected;
+    for (int g = 0; g < 4; ++g) {
+        if (g < kept) in.kept[g] = s.gates[row * s.gates_row + g * s.hidden + unit];
     }
+    if constexpr (sizeof(T) == 2) gates_from_before(s.cell, in.kept);
+    in.dh = s.projected_dh ? s.projected_dh[at] : s.dh[at];
+    if (s.d_out) in.dh += s.d_out[(s.sequence ? s.sequence[row] : row) * s.out_row + unit];
+    if (kept == 4) in.before = s.before[at];
+    if (s.dc) in.dc = s.dc[at];
+    const auto out = cell_of_unit_back(s.cell, in);
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+        if (g < kept) s.d_gates[(row * kept + g) * s.hidden + unit] = out.d_gates[g];
+    }
+    if (s.cell == Cell::gru) s.dh[at] = out.dh;
+    if (s.dc) s.dc[at] = out.dc;
+    if (s.unprojected) s.unprojected[at] = out.unprojected;
 }
 
 // outer = dh += d_out for the rows of a step.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    add_output_grad(i64 size, i64 outputs, const T* d_out, i64 out_row, const i64* sequence, T* dh,
-                    T* outer) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 row = quotient(at, outputs), unit = at - row * outputs;
-        T d = dh[at];
-        if (d_out) d += d_out[(sequence ? sequence[row] : row) * out_row + unit];
-        outer[at] = dh[at] = d;
-    }
+    add_output_grad(i64 size, i64 outputs, Read<T> d_out, i64 out_row, const i64* sequence,
+                    Accumulate<T>* dh, Write<T> outer) {
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const i64 row = quotient(at, outputs), unit = at - row * outputs;
+    Accumulate<T> d = dh[at];
+    if (d_out) d += d_out[(sequence ? sequence[row] : row) * out_row + unit];
+    outer[at] = dh[at] = d;
 }
 
-// dh = masked through, or dh += it.
+// dh = masked through, or dh += it; without a mask, through itself.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    mask_grad(i64 size, i64 outputs, bool add, const T* through, const T* mask, const i64* sequence,
-              T* dh) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 row = quotient(at, outputs), unit = at - row * outputs;
-        const T factor = mask[(sequence ? sequence[row] : row) * outputs + unit];
-        const T d = factor != T(0) ? through[at] * factor : T(0);
-        dh[at] = add ? dh[at] + d : d;
-    }
+    mask_grad(i64 size, i64 outputs, bool add, Read<T> through, Read<T> mask, const i64* sequence,
+              Accumulate<T>* dh) {
+    using Sum = Accumulate<T>;
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const i64 row = quotient(at, outputs), unit = at - row * outputs;
+    const Sum factor = mask ? mask[(sequence ? sequence[row] : row) * outputs + unit] : Sum(1);
+    const Sum d = factor != Sum(0) ? through[at] * factor : Sum(0);
+    dh[at] = add ? dh[at] + d : d;
 }
 
 LaunchShape each(i64 size) {
@@ -118,6 +119,9 @@ class Walk {
     void run(RecurrentSteps<T>* again);
 
   private:
+    // Products of 16-bit arrays are 16 bits; dh and dc are float.
+    static constexpr bool kHalf = sizeof(T) == 2;
+
     void run_again(RecurrentSteps<T>& again, i64 block_begin, i64 block_end);
     void step(i64 n, i64 block_row);
     void sequence(i64 begin, i64 end, i64 block_row);
@@ -135,10 +139,11 @@ class Walk {
     const i64 block_rows_, segment_rows_, both_rows_;
     i64 segment_;  // whose rows kept_ has: those before it are still to come
     Kept<T> kept_;
-    Workspace<T> d_gates_, dh_, dc_;
+    Workspace<T> d_gates_;
+    Workspace<Accumulate<T>> dh_, dc_;
     // With a projection: dh before and after it, and h before it.
     Workspace<T> inner_dh_, outer_dh_, unprojected_;
-    // With a mask: dh on its way through it, h_before as W_hh met it.
+    // dh on its way through a mask, or from 16 bits to float; h_before as W_hh met it, with a mask.
     Workspace<T> through_, masked_h_;
     // With normalisation: the products' gradients, and those behind LN(c), times it.
     Workspace<T> d_by_x_, d_by_h_, d_cell_, d_gain_c_;
@@ -169,7 +174,7 @@ Walk<T>::Walk(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, const Row
       inner_dh_(p.w_hr ? p.batch * p.hidden : 0),
       outer_dh_(p.w_hr ? block_rows_ * p.outputs : 0),
       unprojected_(p.w_hr ? block_rows_ * p.hidden : 0),
-      through_(p.mask ? p.batch * p.outputs : 0),
+      through_(p.mask || kHalf ? p.batch * p.outputs : 0),
       masked_h_(p.mask ? block_rows_ * p.outputs : 0),
       d_by_x_(norm_ ? block_rows_ * d_row_ : 0),
       d_by_h_(norm_ ? block_rows_ * d_row_ : 0),
@@ -223,11 +228,13 @@ template <class T>
 void Walk<T>::step(i64 n, i64 block_row) {
     const i64 t = rows_.time(n), active = rows_.active(t), at = rows_.start(t) - block_row;
     if (p_.w_hr) {
-        launch("recurrent_output_grad", each(active * p_.outputs), add_output_grad<T>,
-               active * p_.outputs, p_.outputs, g_.d_out ? g_.d_out + t * g_.out_step : nullptr,
-               g_.out_row, rows_.sequences(), dh_.get(), outer_dh_.get() + at * p_.outputs);
-        multiply<T>(active, p_.hidden, p_.outputs, {dh_.get(), p_.outputs, 1},
-                    {p_.w_hr, p_.hidden, 1}, inner_dh_.get(), p_.hidden, false);
+        launch("recurrent_output_grad", each(active * p_.outputs), add_output_grad<Storage<T>>,
+               active * p_.outputs, p_.outputs,
+               reading(g_.d_out ? g_.d_out + t * g_.out_step : nullptr), g_.out_row,
+               rows_.sequences(), dh_.get(), writing(outer_dh_.get() + at * p_.outputs));
+        multiply<T>(active, p_.hidden, p_.outputs,
+                    {outer_dh_.get() + at * p_.outputs, p_.outputs, 1}, {p_.w_hr, p_.hidden, 1},
+                    inner_dh_.get(), p_.hidden, false);
     }
     norm_ ? norm_step(n, at) : plain_step(n, at);
     if (n == 0 && !g_.d_h0) return;
@@ -237,7 +244,7 @@ void Walk<T>::step(i64 n, i64 block_row) {
 
 template <class T>
 void Walk<T>::sequence(i64 begin, i64 end, i64 block_row) {
-    SequenceBack<T> s{};
+    SequenceBack<Storage<T>> s{};
     s.cell = p_.cell;
     s.reverse = p_.reverse;
     s.begin = begin;
@@ -246,20 +253,20 @@ void Walk<T>::sequence(i64 begin, i64 end, i64 block_row) {
     s.batch = p_.batch;
     s.hidden = p_.hidden;
     s.view = rows_.view(begin, end);
-    s.w_hh = p_.w_hh;
+    s.w_hh = reading(p_.w_hh);
     s.to_state = g_.d_h0 != nullptr;
-    s.gates = kept_.gates;
+    s.gates = reading<T>(kept_.gates);
     s.gates_first = kept_.row;
     s.gates_row = p_.gates_row;
-    s.before = gru_ ? kept_.h_before : kept_.c_before;
+    s.before = reading<T>(gru_ ? kept_.h_before : kept_.c_before);
     s.before_first = gru_ ? kept_.block_row : kept_.row;
-    s.d_gates = d_gates_.get();
+    s.d_gates = writing(d_gates_.get());
     s.d_first = block_row;
     s.d_row = d_row_;
     s.dh = dh_.get();
     s.dc = dc_.get();
-    s.mask = p_.mask;
-    s.d_out = g_.d_out;
+    s.mask = reading(p_.mask);
+    s.d_out = reading(g_.d_out);
     s.out_step = g_.out_step;
     s.out_row = g_.out_row;
     run_sequence_back(s);
@@ -268,63 +275,73 @@ void Walk<T>::sequence(i64 begin, i64 end, i64 block_row) {
 template <class T>
 void Walk<T>::plain_step(i64 n, i64 at) {
     const i64 t = rows_.time(n), start = rows_.start(t), size = rows_.active(t) * p_.hidden;
-    BackStep<T> s{};
+    BackStep<Storage<T>> s{};
     s.cell = p_.cell;
     s.hidden = p_.hidden;
-    s.gates = kept_.gates + (start - kept_.row) * p_.gates_row;
+    s.gates = reading<T>(kept_.gates + (start - kept_.row) * p_.gates_row);
     s.gates_row = p_.gates_row;
-    s.d_gates = d_gates_.get() + at * d_row_;
-    if (has_c_) s.before = kept_.c_before + (start - kept_.row) * p_.hidden;
-    if (gru_) s.before = kept_.h_before + (start - kept_.block_row) * p_.hidden;
-    s.dh = p_.w_hr ? inner_dh_.get() : dh_.get();
+    s.d_gates = writing(d_gates_.get() + at * d_row_);
+    if (has_c_) s.before = reading<T>(kept_.c_before + (start - kept_.row) * p_.hidden);
+    if (gru_) s.before = reading<T>(kept_.h_before + (start - kept_.block_row) * p_.hidden);
+    s.dh = dh_.get();
+    if (p_.w_hr) s.projected_dh = reading<T>(inner_dh_.get());
     s.dc = dc_.get();
-    if (p_.w_hr) s.unprojected = unprojected_.get() + at * p_.hidden;
-    if (g_.d_out && !p_.w_hr) s.d_out = g_.d_out + t * g_.out_step;
+    if (p_.w_hr) s.unprojected = writing(unprojected_.get() + at * p_.hidden);
+    if (g_.d_out && !p_.w_hr) s.d_out = reading(g_.d_out + t * g_.out_step);
     s.out_row = g_.out_row;
     s.sequence = rows_.sequences();
-    launch("recurrent_cell_back", each(size), back_kernel<T>, s, size);
+    launch("recurrent_cell_back", each(size), back_kernel<Storage<T>>, s, size);
 }
 
 template <class T>
 void Walk<T>::norm_step(i64 n, i64 at) {
-    const i64 t = rows_.time(n), start = rows_.start(t);
-    const i64 row = start - kept_.row, block_row = start - kept_.block_row;
-    NormBackStep<T> s{};
-    s.hidden = p_.hidden;
-    s.gain_x = p_.gain_ih;
-    s.gain_h = p_.gain_hh;
-    s.gain_c = p_.gain_c;
-    s.bias_c = p_.bias_c;
-    s.eps = T(p_.eps);
-    s.gates_row = p_.gates_row;
-    s.gates = kept_.gates + row * p_.gates_row;
-    s.by_x = kept_.by_x + block_row * p_.gates_row;
-    s.by_h = kept_.by_h + block_row * p_.gates_row;
-    s.scale = kept_.scale + block_row * 2;
-    s.c_before = kept_.c_before + row * p_.hidden;
-    s.d_gates = d_gates_.get() + at * d_row_;
-    s.d_by_x = d_by_x_.get() + at * d_row_;
-    s.d_by_h = d_by_h_.get() + at * d_row_;
-    s.d_cell = d_cell_.get() + at * p_.hidden;
-    s.d_gain_c = d_gain_c_.get() + at * p_.hidden;
-    s.dh = dh_.get();
-    s.dc = dc_.get();
-    if (g_.d_out) s.d_out = g_.d_out + t * g_.out_step;
-    s.out_row = g_.out_row;
-    s.sequence = rows_.sequences();
-    norm_lstm_step_back(s, rows_.active(t));
+    if constexpr (kHalf) {
+        refuse_norm<T>();
+    } else {
+        const i64 t = rows_.time(n), start = rows_.start(t);
+        const i64 row = start - kept_.row, block_row = start - kept_.block_row;
+        NormBackStep<Storage<T>> s{};
+        s.hidden = p_.hidden;
+        s.gain_x = p_.gain_ih;
+        s.gain_h = p_.gain_hh;
+        s.gain_c = p_.gain_c;
+        s.bias_c = p_.bias_c;
+        s.eps = T(p_.eps);
+        s.gates_row = p_.gates_row;
+        s.gates = kept_.gates + row * p_.gates_row;
+        s.by_x = kept_.by_x + block_row * p_.gates_row;
+        s.by_h = kept_.by_h + block_row * p_.gates_row;
+        s.scale = kept_.scale + block_row * 2;
+        s.c_before = kept_.c_before + row * p_.hidden;
+        s.d_gates = d_gates_.get() + at * d_row_;
+        s.d_by_x = d_by_x_.get() + at * d_row_;
+        s.d_by_h = d_by_h_.get() + at * d_row_;
+        s.d_cell = d_cell_.get() + at * p_.hidden;
+        s.d_gain_c = d_gain_c_.get() + at * p_.hidden;
+        s.dh = dh_.get();
+        s.dc = dc_.get();
+        if (g_.d_out) s.d_out = g_.d_out + t * g_.out_step;
+        s.out_row = g_.out_row;
+        s.sequence = rows_.sequences();
+        norm_lstm_step_back(s, rows_.active(t));
+    }
 }
 
 // dh = (what a GRU hands on directly +) mask * d_gates W_hh.
 template <class T>
 void Walk<T>::to_step_before(i64 n, const T* d_gates) {
     const i64 active = rows_.active(rows_.time(n)), width = gates_of(p_.cell) * p_.hidden;
-    T* to = p_.mask ? through_.get() : dh_.get();
+    const bool through = p_.mask || kHalf;
+    T* to = through_.get();
+    if constexpr (!kHalf) {
+        if (!through) to = dh_.get();
+    }
     multiply<T>(active, p_.outputs, width, {d_gates, d_row_, 1}, {p_.w_hh, p_.outputs, 1}, to,
-                p_.outputs, gru_ && !p_.mask);
-    if (!p_.mask) return;
-    launch("recurrent_mask_grad", each(active * p_.outputs), mask_grad<T>, active * p_.outputs,
-           p_.outputs, gru_, static_cast<const T*>(to), p_.mask, rows_.sequences(), dh_.get());
+                p_.outputs, gru_ && !through);
+    if (!through) return;
+    launch("recurrent_mask_grad", each(active * p_.outputs), mask_grad<Storage<T>>,
+           active * p_.outputs, p_.outputs, gru_, reading<T>(to), reading(p_.mask),
+           rows_.sequences(), dh_.get());
 }
 
 template <class T>
@@ -345,10 +362,12 @@ void Walk<T>::gradients(i64 begin, i64 end, bool first) {
         block.h_before = masked_h_.get();
     }
     recurrent_gradients(p, g_, rows_, block);
-    if (norm_) {
+    if constexpr (!kHalf) {
         const i64 kept = (row0 - kept_.block_row) * p.gates_row;
-        norm_gradients(p, g_, count, block, kept_.by_x + kept, kept_.by_h + kept, d_cell_.get(),
-                       d_gain_c_.get());
+        if (norm_) {
+            norm_gradients(p, g_, count, block, kept_.by_x + kept, kept_.by_h + kept, d_cell_.get(),
+                           d_gain_c_.get());
+        }
     }
     if (g_.d_w_hr) {
         multiply<T>(p.outputs, p.hidden, count, {outer_dh_.get(), 1, p.outputs},
@@ -370,5 +389,6 @@ void recurrent_backward(const RecurrentParams<T>& p, const RecurrentGrads<T>& g)
 #define FUSEDNN_RECURRENT_BACKWARD(T) \
     template void recurrent_backward<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_BACKWARD)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_RECURRENT_BACKWARD)
 
 }  // namespace fusednn::cuda

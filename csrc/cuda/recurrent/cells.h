@@ -26,7 +26,8 @@ struct UnitIn {
 };
 template <class T>
 struct UnitOut {
-    T kept[4];  // what the reserve has of the gates
+    T kept[4];    // what the reserve has of the gates
+    T before[4];  // and that of 16-bit arrays: kept, before sigmoid and tanh
     T h, c;
 };
 
@@ -34,8 +35,10 @@ template <class T>
 FUSEDNN_DEVICE UnitOut<T> cell_of_unit(Cell cell, const UnitIn<T>& in) {
     UnitOut<T> out{};
     if (cell == Cell::lstm) {
-        const T i = sigmoid_of(in.x[0] + in.u[0]), f = sigmoid_of(in.x[1] + in.u[1]);
-        const T g = tanh(in.x[2] + in.u[2]), o = sigmoid_of(in.x[3] + in.u[3]);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) out.before[n] = in.x[n] + in.u[n];
+        const T i = sigmoid_of(out.before[0]), f = sigmoid_of(out.before[1]);
+        const T g = tanh(out.before[2]), o = sigmoid_of(out.before[3]);
         out.c = f * in.c + i * g;
         out.h = o * tanh(out.c);
         out.kept[0] = i;
@@ -44,20 +47,35 @@ FUSEDNN_DEVICE UnitOut<T> cell_of_unit(Cell cell, const UnitIn<T>& in) {
         out.kept[3] = o;
     } else if (cell == Cell::gru) {
         const T u = in.u[2] + in.b_hn;
-        const T r = sigmoid_of(in.x[0] + in.u[0]), z = sigmoid_of(in.x[1] + in.u[1]);
-        const T n = tanh(in.x[2] + r * u);
+        out.before[0] = in.x[0] + in.u[0];
+        out.before[1] = in.x[1] + in.u[1];
+        out.before[3] = u;
+        const T r = sigmoid_of(out.before[0]), z = sigmoid_of(out.before[1]);
+        out.before[2] = in.x[2] + r * u;
+        const T n = tanh(out.before[2]);
         out.h = n + z * (in.h - n);
         out.kept[0] = r;
         out.kept[1] = z;
         out.kept[2] = n;
         out.kept[3] = u;
     } else {
-        T h = in.x[0] + in.u[0];
+        T h = out.before[0] = in.x[0] + in.u[0];
         if (cell == Cell::rnn_tanh) h = tanh(h);
         if (cell == Cell::rnn_relu && h < T(0)) h = T(0);  // NaN stays
         out.h = out.kept[0] = h;
     }
     return out;
+}
+// kept, of what stands before sigmoid and tanh. Close to 1 a gate rounded to 16 bits says nothing
+// of how far from it it is, and the gradient is a matter of just that.
+FUSEDNN_DEVICE void gates_from_before(Cell cell, float (&gates)[4]) {
+    if (cell == Cell::rnn_relu || cell == Cell::rnn_identity) return;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        const bool is_tanh = cell == Cell::rnn_tanh || n == 2;
+        if (cell == Cell::gru && n == 3) continue;
+        gates[n] = is_tanh ? tanh(gates[n]) : sigmoid_of(gates[n]);
+    }
 }
 FUSEDNN_DEVICE int kept_gates(Cell cell) {
     return cell == Cell::lstm || cell == Cell::gru ? 4 : 1;
@@ -66,23 +84,24 @@ FUSEDNN_DEVICE int kept_gates(Cell cell) {
 // Where the h of a step's rows goes: `row` is the i-th active sequence. Null where not wanted.
 template <class T>
 struct StepState {
+    using Value = Accumulate<T>;
     i64 outputs;
     const i64* sequence;  // or null: the i-th
-    T* h;                 // (batch, outputs): takes the new h
-    T* h_before;          // (n, outputs): keeps the old one
-    T* out;               // sequence b at b * out_row
+    Write<T> h;           // (batch, outputs): takes the new h
+    Write<T> h_before;    // (n, outputs): keeps the old one
+    Write<T> out;         // sequence b at b * out_row
     i64 out_row;
-    const T* mask;  // (batch, outputs), and h times it, as W_hh meets it
-    T* seen;
+    Read<T> mask;  // (batch, outputs), and h times it, as W_hh meets it
+    Write<T> seen;
 
-    FUSEDNN_DEVICE void put(i64 row, i64 unit, T value) const {
+    FUSEDNN_DEVICE void put(i64 row, i64 unit, Value value) const {
         const i64 at = row * outputs + unit, b = sequence ? sequence[row] : row;
-        if (h_before) h_before[at] = h[at];
+        if (h_before) h_before[at] = Read<T>(h)[at];
         h[at] = value;
         if (out) out[b * out_row + unit] = value;
         if (!mask) return;
-        const T factor = mask[b * outputs + unit];
-        seen[at] = factor != T(0) ? value * factor : T(0);
+        const Value factor = mask[b * outputs + unit], rounded = Read<T>(h)[at];
+        seen[at] = factor != Value(0) ? rounded * factor : Value(0);
     }
 };
 

@@ -19,11 +19,9 @@ constexpr int kThreads = 256;
 // b_ih + b_hh, but for a GRU's b_hn, which stands inside the product with r.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    join_biases(i64 width, i64 both, const T* b_ih, const T* b_hh, T* bias) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 j = i64(blockIdx.x) * blockDim.x + threadIdx.x; j < width; j += step) {
-        bias[j] = j < both ? b_ih[j] + b_hh[j] : b_ih[j];
-    }
+    join_biases(i64 width, i64 both, Read<T> b_ih, Read<T> b_hh, Write<T> bias) {
+    const i64 j = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (j < width) bias[j] = j < both ? b_ih[j] + b_hh[j] : b_ih[j];
 }
 
 // What the cell reads and writes at one step; row i of each array is the i-th active sequence.
@@ -31,56 +29,55 @@ template <class T>
 struct CellStep {
     Cell cell;
     i64 hidden;
-    T* gates;  // (n, gates_row): x's part; the gates' values out if `keep`
+    Write<T> gates;  // (n, gates_row): x's part; the gates' values out if `keep`
     i64 gates_row;
     bool keep;
-    const T* products;  // (n, gates * hidden) or null
-    const T* b_hn;      // GRU only, or null
-    T *c, *c_before;    // (n, hidden) LSTM only; c_before or null
-    T* unprojected;     // (n, hidden): h before its projection; or null, and `state` takes it
+    Read<T> products;      // (n, gates * hidden) or null
+    Read<T> b_hn;          // GRU only, or null
+    Accumulate<T>* c;      // (n, hidden) LSTM only
+    Write<T> c_before;     // likewise, or null
+    Write<T> unprojected;  // (n, hidden): h before its projection; or null, and `state` takes it
     StepState<T> state;
 };
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) cell_kernel(CellStep<T> s, i64 size) {
+    constexpr bool kHalf = sizeof(T) == 2;
     const int gates = gates_of(s.cell), kept = kept_gates(s.cell);
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 row = quotient(at, s.hidden), unit = at - row * s.hidden;
-        T* mine = s.gates + row * s.gates_row + unit;
-        UnitIn<T> in{};
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const i64 row = quotient(at, s.hidden), unit = at - row * s.hidden;
+    const Write<T> mine = s.gates + (row * s.gates_row + unit);
+    UnitIn<Accumulate<T>> in{};
 #pragma unroll
-        for (int g = 0; g < 4; ++g) {
-            if (g < gates) in.x[g] = mine[g * s.hidden];
-            if (g < gates && s.products) in.u[g] = s.products[(row * gates + g) * s.hidden + unit];
-        }
-        if (s.b_hn) in.b_hn = s.b_hn[unit];
-        if (s.c) in.c = s.c[at];
-        if (s.cell == Cell::gru) in.h = s.state.h[at];
-        const UnitOut<T> out = cell_of_unit(s.cell, in);
+    for (int g = 0; g < 4; ++g) {
+        if (g < gates) in.x[g] = Read<T>(mine)[g * s.hidden];
+        if (g < gates && s.products) in.u[g] = s.products[(row * gates + g) * s.hidden + unit];
+    }
+    if (s.b_hn) in.b_hn = s.b_hn[unit];
+    if (s.c) in.c = s.c[at];
+    if (s.cell == Cell::gru) in.h = Read<T>(s.state.h)[at];
+    const auto out = cell_of_unit(s.cell, in);
 #pragma unroll
-        for (int g = 0; g < 4; ++g) {
-            if (s.keep && g < kept) mine[g * s.hidden] = out.kept[g];
-        }
-        if (s.c_before) s.c_before[at] = in.c;
-        if (s.c) s.c[at] = out.c;
-        if (s.unprojected) {
-            s.unprojected[at] = out.h;
-        } else {
-            s.state.put(row, unit, out.h);
-        }
+    for (int g = 0; g < 4; ++g) {
+        if (s.keep && g < kept) mine[g * s.hidden] = kHalf ? out.before[g] : out.kept[g];
+    }
+    if (s.c_before) s.c_before[at] = in.c;
+    if (s.c) s.c[at] = out.c;
+    if (s.unprojected) {
+        s.unprojected[at] = out.h;
+    } else {
+        s.state.put(row, unit, out.h);
     }
 }
 
 // The projected h of a step.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    put_kernel(StepState<T> state, i64 size, const T* __restrict__ h) {
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 row = quotient(at, state.outputs);
-        state.put(row, at - row * state.outputs, h[at]);
-    }
+__global__ void __launch_bounds__(kThreads) put_kernel(StepState<T> state, i64 size, Read<T> h) {
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const i64 row = quotient(at, state.outputs);
+    state.put(row, at - row * state.outputs, h[at]);
 }
 
 }  // namespace
@@ -93,15 +90,16 @@ RecurrentSteps<T>::RecurrentSteps(const RecurrentParams<T>& p, const Rows<T>& ro
       in_sequence_(sequence_suits(p)),
       bias_(p.b_ih ? gates_of(p.cell) * p.hidden : 0),
       h_(p.batch * p.outputs),
-      c_(has_memory(p.cell) ? p.batch * p.hidden : 0),
       next_(p.w_hr ? p.batch * p.hidden : 0),
       projected_(p.w_hr ? p.batch * p.outputs : 0),
       seen_(p.mask ? p.batch * p.outputs : 0),
-      by_h_(in_sequence_ ? 0 : p.batch * gates_of(p.cell) * p.hidden) {
+      by_h_(in_sequence_ ? 0 : p.batch * gates_of(p.cell) * p.hidden),
+      c_(has_memory(p.cell) ? p.batch * p.hidden : 0) {
     if (p.b_ih) {
         const i64 width = gates_of(p.cell) * p.hidden;
-        launch("join_biases", {blocks_for(width, kThreads), kThreads}, join_biases<T>, width,
-               p.cell == Cell::gru ? 2 * p.hidden : width, p.b_ih, p.b_hh, bias_.get());
+        launch("join_biases", {blocks_for(width, kThreads), kThreads}, join_biases<Storage<T>>,
+               width, p.cell == Cell::gru ? 2 * p.hidden : width, reading(p.b_ih), reading(p.b_hh),
+               writing(bias_.get()));
     }
     rows_.load_state(p.h0, p.outputs, h_.get());
     if (has_memory(p.cell)) rows_.load_state(p.c0, p.hidden, c_.get());
@@ -116,13 +114,13 @@ void RecurrentSteps<T>::see() const {
 template <class T>
 void RecurrentSteps<T>::save_state(T* h, T* c) const {
     copy_values<T>(h, h_.get(), p_.batch * p_.outputs);
-    if (c) copy_values<T>(c, c_.get(), p_.batch * p_.hidden);
+    if (c) copy_bytes(c, c_.get(), p_.batch * p_.hidden * i64(sizeof(Accumulate<T>)));
 }
 
 template <class T>
 void RecurrentSteps<T>::set_state(const T* h, const T* c) {
     copy_values<T>(h_.get(), h, p_.batch * p_.outputs);
-    if (c) copy_values<T>(c_.get(), c, p_.batch * p_.hidden);
+    if (c) copy_bytes(c_.get(), c, p_.batch * p_.hidden * i64(sizeof(Accumulate<T>)));
     see();
 }
 
@@ -161,18 +159,20 @@ void RecurrentSteps<T>::input_gates(i64 begin, i64 end, T* gates) const {
 }
 
 template <class T>
-StepState<T> RecurrentSteps<T>::state_at(i64 n, const Kept<T>& keep,
-                                         const RecurrentResults<T>* to) const {
+StepState<Storage<T>> RecurrentSteps<T>::state_at(i64 n, const Kept<T>& keep,
+                                                  const RecurrentResults<T>* to) const {
     const i64 t = rows_.time(n);
-    StepState<T> state{};
+    StepState<Storage<T>> state{};
     state.outputs = p_.outputs;
     state.sequence = rows_.sequences();
-    state.h = h_.get();
-    if (keep.gates) state.h_before = keep.h_before + (rows_.start(t) - keep.block_row) * p_.outputs;
-    if (to && to->out) state.out = to->out + t * to->out_step;
+    state.h = writing(h_.get());
+    if (keep.gates) {
+        state.h_before = writing(keep.h_before + (rows_.start(t) - keep.block_row) * p_.outputs);
+    }
+    if (to && to->out) state.out = writing(to->out + t * to->out_step);
     if (to) state.out_row = to->out_row;
-    state.mask = p_.mask;
-    state.seen = seen_.get();
+    state.mask = reading(p_.mask);
+    state.seen = writing(seen_.get());
     return state;
 }
 
@@ -186,13 +186,13 @@ void RecurrentSteps<T>::run(i64 begin, i64 end, const Kept<T>& keep,
     if (keep.gates && !norm_) inputs = keep.gates + (row0 - keep.row) * gates_row;
     input_gates(begin, end, inputs);
     if (to && to->out && p_.active) {
-        move_rows<T>(Move::clear, rows_.view(begin, end), p_.outputs, nullptr, to->out,
-                     to->out_step, to->out_row);
+        move_rows(Move::clear, rows_.view(begin, end), p_.outputs, static_cast<T*>(nullptr),
+                  to->out, to->out_step, to->out_row);
     }
     if (in_sequence_) return whole_sequence(begin, end, keep, inputs, to);
     for (i64 n = begin; n < end; ++n) {
         T* mine = inputs + (rows_.start(rows_.time(n)) - row0) * gates_row;
-        const StepState<T> state = state_at(n, keep, to);
+        const auto state = state_at(n, keep, to);
         norm_ ? norm_step(n, keep, mine, state) : plain_step(n, keep, mine, state);
     }
 }
@@ -213,7 +213,7 @@ void RecurrentSteps<T>::whole_sequence(i64 begin, i64 end, const Kept<T>& keep, 
         clear_values(seen.get(), 2 * size);
         move(Move::put, seen_, seen, begin);
     }
-    Sequence<T> s{};
+    Sequence<Storage<T>> s{};
     s.cell = p.cell;
     s.reverse = p.reverse;
     s.begin = begin;
@@ -222,24 +222,24 @@ void RecurrentSteps<T>::whole_sequence(i64 begin, i64 end, const Kept<T>& keep, 
     s.batch = p.batch;
     s.hidden = p.hidden;
     s.view = rows_.view(begin, end);
-    s.w_hh = p.w_hh;
-    s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
+    s.w_hh = reading(p.w_hh);
+    s.b_hn = reading(p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr);
     s.from_zeros = !p.h0;
     s.depth = depth;
-    s.gates = inputs;
+    s.gates = writing(inputs);
     s.row0 = s.view.row0;
     s.gates_row = p.gates_row;
     s.keep = keep.gates != nullptr;
-    s.c_before = keep.c_before;
-    s.h_before = keep.h_before;
+    s.c_before = writing(keep.c_before);
+    s.h_before = writing(keep.h_before);
     s.c_row = keep.row;
     s.h_row = keep.block_row;
     s.c = c_.get();
-    s.h = h.get();
-    s.seen = seen.get();
-    s.mask = p.mask;
+    s.h = writing(h.get());
+    s.seen = writing(seen.get());
+    s.mask = reading(p.mask);
     if (to) {
-        s.out = to->out;
+        s.out = writing(to->out);
         s.out_step = to->out_step;
         s.out_row = to->out_row;
     }
@@ -250,59 +250,66 @@ void RecurrentSteps<T>::whole_sequence(i64 begin, i64 end, const Kept<T>& keep, 
 
 template <class T>
 void RecurrentSteps<T>::plain_step(i64 n, const Kept<T>& keep, T* inputs,
-                                   const StepState<T>& state) {
+                                   const StepState<Storage<T>>& state) {
     const auto& p = p_;
     const i64 t = rows_.time(n), active = rows_.active(t), size = active * p.hidden;
     const bool product = hidden_product(n, by_h_.get(), gates_of(p.cell) * p.hidden);
-    CellStep<T> s{};
+    CellStep<Storage<T>> s{};
     s.cell = p.cell;
     s.hidden = p.hidden;
-    s.gates = inputs;
+    s.gates = writing(inputs);
     s.gates_row = p.gates_row;
     s.keep = keep.gates != nullptr;
-    s.products = product ? by_h_.get() : nullptr;
-    s.b_hn = p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr;
+    s.products = reading<T>(product ? by_h_.get() : nullptr);
+    s.b_hn = reading(p.b_hh && p.cell == Cell::gru ? p.b_hh + 2 * p.hidden : nullptr);
     s.c = c_.get();
-    if (s.keep && s.c) s.c_before = keep.c_before + (rows_.start(t) - keep.row) * p.hidden;
-    s.unprojected = next_.get();
+    if (s.keep && s.c) {
+        s.c_before = writing(keep.c_before + (rows_.start(t) - keep.row) * p.hidden);
+    }
+    s.unprojected = writing(next_.get());
     s.state = state;
-    launch("recurrent_cell", {blocks_for(size, kThreads), kThreads}, cell_kernel<T>, s, size);
+    launch("recurrent_cell", {blocks_for(size, kThreads), kThreads}, cell_kernel<Storage<T>>, s,
+           size);
     if (!p.w_hr) return;
     multiply<T>(active, p.outputs, p.hidden, {next_.get(), p.hidden, 1}, {p.w_hr, 1, p.hidden},
                 projected_.get(), p.outputs, false);
-    launch("recurrent_state", {blocks_for(active * p.outputs, kThreads), kThreads}, put_kernel<T>,
-           state, active * p.outputs, static_cast<const T*>(projected_.get()));
+    launch("recurrent_state", {blocks_for(active * p.outputs, kThreads), kThreads},
+           put_kernel<Storage<T>>, state, active * p.outputs, reading<T>(projected_.get()));
 }
 
 template <class T>
 void RecurrentSteps<T>::norm_step(i64 n, const Kept<T>& keep, T* inputs,
-                                  const StepState<T>& state) {
-    const auto& p = p_;
-    const i64 first = rows_.start(rows_.time(n)), active = rows_.active(rows_.time(n));
-    NormStep<T> s{};
-    s.hidden = p.hidden;
-    s.gain_x = p.gain_ih;
-    s.gain_h = p.gain_hh;
-    s.gain_c = p.gain_c;
-    s.bias_c = p.bias_c;
-    s.eps = T(p.eps);
-    s.bias = p.b_ih ? bias_.get() : nullptr;
-    s.gates_row = p.gates_row;
-    s.h_row = 4 * p.hidden;
-    s.by_x = inputs;
-    s.by_h = by_h_.get();
-    s.c = c_.get();
-    s.state = state;
-    if (keep.gates) {
-        const i64 row = first - keep.row, block_row = first - keep.block_row;
-        s.h_row = p.gates_row;
-        s.by_h = keep.by_h + block_row * p.gates_row;
-        s.gates = keep.gates + row * p.gates_row;
-        s.scale = keep.scale + block_row * 2;
-        s.c_before = keep.c_before + row * p.hidden;
+                                  const StepState<Storage<T>>& state) {
+    if constexpr (sizeof(T) == 2) {
+        refuse_norm<T>();
+    } else {
+        const auto& p = p_;
+        const i64 first = rows_.start(rows_.time(n)), active = rows_.active(rows_.time(n));
+        NormStep<T> s{};
+        s.hidden = p.hidden;
+        s.gain_x = p.gain_ih;
+        s.gain_h = p.gain_hh;
+        s.gain_c = p.gain_c;
+        s.bias_c = p.bias_c;
+        s.eps = T(p.eps);
+        s.bias = p.b_ih ? bias_.get() : nullptr;
+        s.gates_row = p.gates_row;
+        s.h_row = 4 * p.hidden;
+        s.by_x = inputs;
+        s.by_h = by_h_.get();
+        s.c = c_.get();
+        s.state = state;
+        if (keep.gates) {
+            const i64 row = first - keep.row, block_row = first - keep.block_row;
+            s.h_row = p.gates_row;
+            s.by_h = keep.by_h + block_row * p.gates_row;
+            s.gates = keep.gates + row * p.gates_row;
+            s.scale = keep.scale + block_row * 2;
+            s.c_before = keep.c_before + row * p.hidden;
+        }
+        if (!hidden_product(n, s.by_h, s.h_row)) clear_values(s.by_h, active * s.h_row);
+        norm_lstm_step(s, active);
     }
-    if (!hidden_product(n, s.by_h, s.h_row)) clear_values(s.by_h, active * s.h_row);
-    norm_lstm_step(s, active);
 }
 
 template <class T>
@@ -316,6 +323,7 @@ bool RecurrentSteps<T>::hidden_product(i64 n, T* by_h, i64 row) const {
 
 template <class T>
 void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& to) {
+    if (sizeof(T) == 2 && p.cell == Cell::norm_lstm) refuse_norm<T>();
     const Rows<T> rows(p);
     RecurrentSteps<T> steps(p, rows);
     if (p.segment_count == 0 || !to.reserve) {
@@ -334,5 +342,6 @@ void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& t
     template class RecurrentSteps<T>; \
     template void recurrent_forward<T>(const RecurrentParams<T>&, const RecurrentResults<T>&);
 FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_FORWARD)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_RECURRENT_FORWARD)
 
 }  // namespace fusednn::cuda

@@ -1,6 +1,9 @@
 // One direction of one recurrent layer, stretch of steps by stretch of steps; the twin of
 // cpu/recurrent/forward.h.
 #pragma once
+#include <string>
+
+#include "core/errors.h"
 #include "cuda/recurrent/cells.h"
 
 namespace fusednn::cuda {
@@ -26,7 +29,8 @@ Kept<T> parts_of(const RecurrentParams<T>& p, T* reserve) {
     return {0, 0, reserve, c_before, h_before, by_x, by_x + gates, by_x + 2 * gates};
 }
 
-// The states at the beginning of each segment in a reserve with checkpoints.
+// The states at the beginning of each segment in a reserve with checkpoints. c of 16-bit arrays is
+// float, and has two of their elements for each of its own, wherever those lie.
 template <class T>
 class Checkpoints {
   public:
@@ -34,13 +38,22 @@ class Checkpoints {
     T* h(i64 segment) const { return reserve_ + segment * p_.batch * p_.outputs; }
     // null for cells without c
     T* c(i64 segment) const {
-        return has_memory(p_.cell) ? h(p_.segment_count) + segment * p_.batch * p_.hidden : nullptr;
+        constexpr i64 items = sizeof(Accumulate<T>) / sizeof(T);
+        return has_memory(p_.cell) ? h(p_.segment_count) + segment * p_.batch * p_.hidden * items
+                                   : nullptr;
     }
 
   private:
     const RecurrentParams<T>& p_;
     T* reserve_;
 };
+
+// The layer-normalised cell has no kernels for 16 bits.
+template <class T>
+[[noreturn]] void refuse_norm() {
+    throw NoKernel(std::string(current_op()) + ": no CUDA kernel for " +
+                   (std::is_same_v<T, BFloat16> ? "bfloat16" : "float16"));
+}
 
 template <class T>
 class RecurrentSteps {
@@ -60,12 +73,12 @@ class RecurrentSteps {
   private:
     void input_gates(i64 begin, i64 end, T* gates) const;
     // One step; inputs: x's part of the active rows' gates.
-    void plain_step(i64 n, const Kept<T>& keep, T* inputs, const StepState<T>& state);
-    void norm_step(i64 n, const Kept<T>& keep, T* inputs, const StepState<T>& state);
+    void plain_step(i64 n, const Kept<T>& keep, T* inputs, const StepState<Storage<T>>& state);
+    void norm_step(i64 n, const Kept<T>& keep, T* inputs, const StepState<Storage<T>>& state);
     // All of them in one kernel (sequence.h).
     void whole_sequence(i64 begin, i64 end, const Kept<T>& keep, T* inputs,
                         const RecurrentResults<T>* to);
-    StepState<T> state_at(i64 n, const Kept<T>& keep, const RecurrentResults<T>* to) const;
+    StepState<Storage<T>> state_at(i64 n, const Kept<T>& keep, const RecurrentResults<T>* to) const;
     // by_h (active rows, row) = h W_hh^T; false without one: a state of zeros adds nothing.
     bool hidden_product(i64 n, T* by_h, i64 row) const;
     void see() const;
@@ -75,7 +88,8 @@ class RecurrentSteps {
     const bool norm_, in_sequence_;
     // next_: h' before its projection, then behind it; seen_: h as W_hh meets it, with a mask;
     // by_h_: h's product where it is not kept.
-    Workspace<T> bias_, h_, c_, next_, projected_, seen_, by_h_;
+    Workspace<T> bias_, h_, next_, projected_, seen_, by_h_;
+    Workspace<Accumulate<T>> c_;
 };
 
 // ---- the layer-normalised LSTM (norm_cell.cu)

@@ -14,19 +14,21 @@ namespace {
 // Where a column's sums go: columns [begin, end) of what is summed, to to[column - begin].
 template <class T>
 struct SumTarget {
-    T* to;  // or null
+    Write<T> to;  // or null
     i64 begin, end;
-    FUSEDNN_DEVICE void put(i64 column, T sum, bool add) const {
+    FUSEDNN_DEVICE void put(i64 column, Accumulate<T> sum, bool add) const {
         if (!to || column < begin || column >= end) return;
-        T& here = to[column - begin];
-        here = add ? here + sum : sum;
+        if (add) sum = Read<T>(to)[column - begin] + sum;
+        to[column - begin] = sum;
     }
 };
 
 template <class T>
 struct Values {
-    const T* x;
-    FUSEDNN_DEVICE void operator()(i64 at, i64, i64, T (&value)[1]) const { value[0] = x[at]; }
+    Read<T> x;
+    FUSEDNN_DEVICE void operator()(i64 at, i64, i64, Accumulate<T> (&value)[1]) const {
+        value[0] = x[at];
+    }
 };
 template <class T>
 struct PutSums {
@@ -34,12 +36,13 @@ struct PutSums {
     bool add;
     FUSEDNN_DEVICE void operator()(i64 column, const double (&sum)[1]) const {
 #pragma unroll
-        for (const SumTarget<T>& one : target) one.put(column, T(sum[0]), add);
+        for (const SumTarget<T>& one : target) one.put(column, Accumulate<T>(sum[0]), add);
     }
 };
 template <class T>
-void sum_rows(i64 rows, i64 columns, const T* x, const PutSums<T>& put) {
-    sum_columns_of<1, T>("recurrent_sums", {rows, columns, 1}, Values<T>{x}, put);
+void sum_rows(i64 rows, i64 columns, const T* x, const PutSums<Storage<T>>& put) {
+    sum_columns_of<1, Accumulate<T>>("recurrent_sums", {rows, columns, 1},
+                                     Values<Storage<T>>{reading(x)}, put);
 }
 
 // d times the normalised products, for the gains.
@@ -98,11 +101,11 @@ void bias_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows
                const BlockGrads<T>& block) {
     if (!g.d_b_ih && !g.d_b_hh) return;
     const i64 hidden = p.hidden, width = block.d_row;
-    PutSums<T> put{{{g.d_b_ih, 0, width}, {g.d_b_hh, 0, width}, {}}, block.add};
+    const auto ih = writing(g.d_b_ih), hh = writing(g.d_b_hh);
+    PutSums<Storage<T>> put{{{ih, 0, width}, {hh, 0, width}, {}}, block.add};
     if (p.cell == Cell::gru) {
-        T* n = g.d_b_ih ? g.d_b_ih + 2 * hidden : nullptr;
-        put = {{{g.d_b_ih, hidden, 3 * hidden}, {n, 0, hidden}, {g.d_b_hh, hidden, 4 * hidden}},
-               block.add};
+        const auto n = writing(g.d_b_ih ? g.d_b_ih + 2 * hidden : nullptr);
+        put = {{{ih, hidden, 3 * hidden}, {n, 0, hidden}, {hh, hidden, 4 * hidden}}, block.add};
     }
     sum_rows(rows, width, block.d_gates, put);
 }
@@ -167,9 +170,12 @@ void norm_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64
 
 #define FUSEDNN_RECURRENT_GRADIENTS(T)                                                        \
     template void recurrent_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, \
-                                         const Rows<T>&, const BlockGrads<T>&);               \
+                                         const Rows<T>&, const BlockGrads<T>&);
+FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_GRADIENTS)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_RECURRENT_GRADIENTS)
+#define FUSEDNN_NORM_GRADIENTS(T)                                                             \
     template void norm_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, i64, \
                                     const BlockGrads<T>&, const T*, const T*, const T*, const T*);
-FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_GRADIENTS)
+FUSEDNN_INSTANTIATE(FUSEDNN_NORM_GRADIENTS)
 
 }  // namespace fusednn::cuda

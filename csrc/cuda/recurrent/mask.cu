@@ -11,15 +11,14 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     mask_kernel(i64 size, i64 repeat, i64 inner, In<T> x, In<T> mask, Out<T> y) {
     using Sum = Accumulate<T>;
-    const i64 step = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 row = quotient(at, inner), o = quotient(row, repeat);
-        const Sum factor = mask[o * inner + (at - row * inner)];
-        y[at] = factor != Sum(0) ? x[at] * factor : Sum(0);
-    }
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const i64 row = quotient(at, inner), o = quotient(row, repeat);
+    const Sum factor = mask[o * inner + (at - row * inner)];
+    y[at] = factor != Sum(0) ? x[at] * factor : Sum(0);
 }
 
 }  // namespace

@@ -10,9 +10,19 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <class T>
-FUSEDNN_DEVICE T sum_over_block(T value) {
-    return block_reduce<kThreads>(value, Add());
+// Sums over the block, one after the other, by one copy of the code.
+template <class T, class... Rest>
+FUSEDNN_DEVICE void sums_over_block(T& first, Rest&... rest) {
+    T* const all[] = {&first, &rest...};
+#pragma unroll 1
+    for (int turn = 0; turn < 1 + int(sizeof...(rest)); ++turn) {
+        T value = first;
+#pragma unroll
+        for (int i = 1; i < 1 + int(sizeof...(rest)); ++i) value = turn == i ? *all[i] : value;
+        value = block_reduce<kThreads>(value, Add());
+#pragma unroll
+        for (int i = 0; i < 1 + int(sizeof...(rest)); ++i) *all[i] = turn == i ? value : *all[i];
+    }
 }
 
 // LN(v) = (v - mean - low) * scale; low is what rounding the mean left over.
@@ -20,19 +30,25 @@ template <class T>
 struct RowMoments {
     T mean, low, scale;
 
+    FUSEDNN_DEVICE RowMoments() : mean(0), low(0), scale(0) {}
+
     // Of `count` values that are this block's.
     FUSEDNN_DEVICE RowMoments(const T* x, i64 count, T eps) {
         T sum = T(0);
+#pragma unroll 1
         for (i64 i = threadIdx.x; i < count; i += kThreads) sum += x[i];
-        mean = sum_over_block(sum) / T(count);
+        sums_over_block(sum);
+        mean = sum / T(count);
         T rest = T(0), squares = T(0);
+#pragma unroll 1
         for (i64 i = threadIdx.x; i < count; i += kThreads) {
             const T d = x[i] - mean;
             rest += d;
             squares += d * d;
         }
-        low = sum_over_block(rest) / T(count);
-        const T variance = sum_over_block(squares) / T(count) - low * low;
+        sums_over_block(rest, squares);
+        low = rest / T(count);
+        const T variance = squares / T(count) - low * low;
         scale = T(1) / sqrt((variance > T(0) || variance != variance ? variance : T(0)) + eps);
     }
     FUSEDNN_DEVICE T normalised(T v) const { return ((v - mean) - low) * scale; }
@@ -43,10 +59,16 @@ FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
     const i64 hidden = s.hidden;
     T *by_x = s.by_x + row * s.gates_row, *by_h = s.by_h + row * s.h_row;
     T* gates = s.gates ? s.gates + row * s.gates_row : nullptr;
-    const RowMoments<T> of_x(by_x, 4 * hidden, s.eps), of_h(by_h, 4 * hidden, s.eps);
+    RowMoments<T> of_x, of_h;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; ++turn) {
+        of_x = of_h;
+        of_h = RowMoments<T>(turn ? by_h : by_x, 4 * hidden, s.eps);
+    }
     T* c = s.c + row * hidden;
     // Where o waits for the moments of c.
     T* o = gates ? gates + 3 * hidden : by_x + 3 * hidden;
+#pragma unroll 1
     for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
         T gate[4];
 #pragma unroll
@@ -67,6 +89,7 @@ FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
         c[unit] = gate[1] * before + gate[0] * gate[2];
     }
     const RowMoments<T> of_c(c, hidden, s.eps);
+#pragma unroll 1
     for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
         const T bias = s.bias_c ? s.bias_c[unit] : T(0);
         s.state.put(row, unit, o[unit] * tanh(s.gain_c[unit] * of_c.normalised(c[unit]) + bias));
@@ -79,6 +102,7 @@ FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_step_kernel(NormStep<T> s, i64 rows) {
+#pragma unroll 1
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) forward_row(s, row);
 }
 
@@ -98,6 +122,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
     T *d_gates = s.d_gates + 4 * at, *d_cell = s.d_cell + at, *dc = s.dc + at;
     // 1: c once more, for a while where d_gain_c will be.
     T* c = s.d_gain_c + at;
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
         c[u] = gates[hidden + u] * before[u] + gates[u] * gates[2 * hidden + u];
     }
@@ -113,6 +138,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
         sum_x_y += dx * by_x[gate];
         sum_h_y += dy * by_h[gate];
     };
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
         const T y = of_c.normalised(c[u]), gain = s.gain_c[u], o = gates[3 * hidden + u];
         const T squashed = tanh(gain * y + (s.bias_c ? s.bias_c[u] : T(0)));
@@ -123,9 +149,10 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
         sum_c_y += scaled * y;
         put_gate(3 * hidden + u, through_sigmoid(d * squashed, o));
     }
-    const T mean_c = sum_over_block(sum_c) / T(hidden);
-    const T mean_c_y = sum_over_block(sum_c_y) / T(hidden);
+    sums_over_block(sum_c, sum_c_y);
+    const T mean_c = sum_c / T(hidden), mean_c_y = sum_c_y / T(hidden);
     // 3: c and the gates that made it.
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
         const T y = of_c.normalised(c[u]), d_y = d_cell[u];
         const T i = gates[u], f = gates[hidden + u], g = gates[2 * hidden + u];
@@ -138,10 +165,12 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
     }
     // 4: the products.
     const T count = T(4 * hidden);
-    const T mean_x = sum_over_block(sum_x) / count, mean_x_y = sum_over_block(sum_x_y) / count;
-    const T mean_h = sum_over_block(sum_h) / count, mean_h_y = sum_over_block(sum_h_y) / count;
+    sums_over_block(sum_x, sum_x_y, sum_h, sum_h_y);
+    const T mean_x = sum_x / count, mean_x_y = sum_x_y / count;
+    const T mean_h = sum_h / count, mean_h_y = sum_h_y / count;
     const T scale_x = s.scale[2 * row], scale_h = s.scale[2 * row + 1];
     T *d_by_x = s.d_by_x + 4 * at, *d_by_h = s.d_by_h + 4 * at;
+#pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
@@ -155,6 +184,7 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_back_kernel(NormBackStep<T> s, i64 rows) {
+#pragma unroll 1
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) backward_row(s, row);
 }
 

@@ -22,37 +22,37 @@ struct RowPlace {
     }
 };
 
-template <class T>
+template <class T, class Row>
 __global__ void __launch_bounds__(kThreads)
-    move_kernel(Move move, RowsView view, i64 size, i64 width, T* rows, T* padded, i64 step,
-                i64 row) {
-    const i64 hop = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += hop) {
-        const RowPlace p(view, width, at);
-        T* place = padded + p.t * step + view.sequence_of(p.i) * row + p.unit;
-        if (!p.active) {
-            if (move == Move::put || move == Move::clear) *place = T(0);
-        } else if (move != Move::clear) {
-            T* mine = rows + p.row * width + p.unit;
-            if (move == Move::gather) *mine = *place;
-            if (move == Move::put) *place = *mine;
-            if (move == Move::add) *place += *mine;
-        }
+    move_kernel(Move move, RowsView view, i64 size, i64 width, Write<Row> rows, Write<T> padded,
+                i64 step, i64 row) {
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const RowPlace p(view, width, at);
+    const i64 mine = p.row * width + p.unit;
+    const i64 place = p.t * step + view.sequence_of(p.i) * row + p.unit;
+    if (!p.active) {
+        if (move == Move::put || move == Move::clear) padded[place] = Accumulate<T>(0);
+    } else if (move == Move::gather) {
+        rows[mine] = Read<T>(padded)[place];
+    } else if (move != Move::clear) {
+        Accumulate<T> value = Read<Row>(rows)[mine];
+        if (move == Move::add) value += Read<T>(padded)[place];
+        padded[place] = value;
     }
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    mask_rows_kernel(RowsView view, i64 size, i64 width, const T* from, const T* __restrict__ mask,
-                     T* to) {
-    const i64 hop = i64(gridDim.x) * blockDim.x;
-    for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += hop) {
-        const RowPlace p(view, width, at);
-        if (!p.active) continue;
-        const T factor = mask[view.sequence_of(p.i) * width + p.unit];
-        const i64 mine = p.row * width + p.unit;
-        to[mine] = factor != T(0) ? from[mine] * factor : T(0);
-    }
+    mask_rows_kernel(RowsView view, i64 size, i64 width, Read<T> from, Read<T> mask, Write<T> to) {
+    using Sum = Accumulate<T>;
+    const i64 at = i64(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= size) return;
+    const RowPlace p(view, width, at);
+    if (!p.active) return;
+    const Sum factor = mask[view.sequence_of(p.i) * width + p.unit];
+    const i64 mine = p.row * width + p.unit;
+    to[mine] = factor != Sum(0) ? from[mine] * factor : Sum(0);
 }
 
 // Starts of the steps, then the sequences: nothing where all are of one length.
@@ -69,18 +69,20 @@ std::vector<i64> lists_of(const RecurrentParams<T>& p) {
 
 }  // namespace
 
-template <class T>
-void move_rows(Move move, const RowsView& view, i64 width, T* rows, T* padded, i64 step, i64 row) {
+template <class T, class Row>
+void move_rows(Move move, const RowsView& view, i64 width, Row* rows, T* padded, i64 step,
+               i64 row) {
     const i64 size = view.steps * view.batch * width;
-    launch("move_rows", {blocks_for(size, kThreads), kThreads}, move_kernel<T>, move, view, size,
-           width, rows, padded, step, row);
+    launch("move_rows", {blocks_for(size, kThreads), kThreads},
+           move_kernel<Storage<T>, Storage<Row>>, move, view, size, width, writing(rows),
+           writing(padded), step, row);
 }
 
 template <class T>
 void mask_rows(const RowsView& view, i64 width, const T* from, const T* mask, T* to) {
     const i64 size = view.steps * view.batch * width;
-    launch("mask_rows", {blocks_for(size, kThreads), kThreads}, mask_rows_kernel<T>, view, size,
-           width, from, mask, to);
+    launch("mask_rows", {blocks_for(size, kThreads), kThreads}, mask_rows_kernel<Storage<T>>, view,
+           size, width, reading(from), reading(mask), writing(to));
 }
 
 template <class T>
@@ -103,25 +105,19 @@ RowsView Rows<T>::view(i64 begin, i64 end) const {
 }
 
 template <class T>
-void Rows<T>::load_state(const T* given, i64 width, T* state) const {
-    if (!given) return clear_values(state, p_.batch * width);
-    move_rows(Move::gather, state_view(), width, state, const_cast<T*>(given), 0, width);
-}
-
-template <class T>
-void Rows<T>::store_state(T* state, i64 width, T* to) const {
-    if (to) move_rows(Move::put, state_view(), width, state, to, 0, width);
-}
-
-template <class T>
 void Rows<T>::mask_state(const T* state, i64 width, const T* mask, T* seen) const {
     mask_rows(state_view(), width, state, mask, seen);
 }
 
-#define FUSEDNN_ROWS(T)                                                       \
-    template class Rows<T>;                                                   \
-    template void move_rows<T>(Move, const RowsView&, i64, T*, T*, i64, i64); \
+#define FUSEDNN_MOVE(T, Row) \
+    template void move_rows<T, Row>(Move, const RowsView&, i64, Row*, T*, i64, i64);
+#define FUSEDNN_ROWS(T)     \
+    template class Rows<T>; \
+    FUSEDNN_MOVE(T, T)      \
     template void mask_rows<T>(const RowsView&, i64, const T*, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_ROWS)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_ROWS)
+FUSEDNN_MOVE(BFloat16, float)
+FUSEDNN_MOVE(Float16, float)
 
 }  // namespace fusednn::cuda

@@ -4,10 +4,17 @@
 #pragma once
 #include <vector>
 
+#include "cuda/arrays.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
 
 namespace fusednn::cuda {
+
+// Arrays that kernels read and write, maybe the same one twice: without the promise of In and Out.
+template <class T>
+using Read = std::conditional_t<sizeof(T) == 2, HalfIn, const T*>;
+template <class T>
+using Write = std::conditional_t<sizeof(T) == 2, HalfOut, T*>;
 
 // Whether there is a c beside h.
 FUSEDNN_HOST_DEVICE bool has_memory(Cell cell) {
@@ -31,13 +38,31 @@ struct RowsView {
 };
 
 // What move_rows does with a row (width) and its place at t * step + sequence * row of a padded
-// array. put: 0 to the places of steps that do not exist; clear: only that.
+// array. put: 0 to the places of steps that do not exist; clear: only that. Rows beside 16-bit
+// arrays may be float.
 enum class Move : int { gather, put, add, clear };
-template <class T>
-void move_rows(Move move, const RowsView& view, i64 width, T* rows, T* padded, i64 step, i64 row);
+template <class T, class Row>
+void move_rows(Move move, const RowsView& view, i64 width, Row* rows, T* padded, i64 step, i64 row);
 // to = mask ? from * mask : 0 for rows of some steps, mask (batch, width) by sequence.
 template <class T>
 void mask_rows(const RowsView& view, i64 width, const T* from, const T* mask, T* to);
+
+// Copies and clears on the device; no bytes are no work.
+inline void copy_bytes(void* to, const void* from, i64 bytes) {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, current_stream()),
+          "copying a state");
+}
+template <class T>
+void copy_values(T* to, const T* from, i64 count) {
+    copy_bytes(to, from, count * i64(sizeof(T)));
+}
+template <class T>
+void clear_values(T* to, i64 count) {
+    if (count == 0) return;
+    check(cudaMemsetAsync(to, 0, std::size_t(count) * sizeof(T), current_stream()),
+          "clearing a state");
+}
 
 // The host's side; the lists are copied to the device once.
 template <class T>
@@ -66,8 +91,15 @@ class Rows {
                (p_.x_step == p_.batch * p_.inputs || p_.steps == 1);
     }
     // state (batch, width) = given (batch, width) in the order of the rows, or 0; and back.
-    void load_state(const T* given, i64 width, T* state) const;
-    void store_state(T* state, i64 width, T* to) const;
+    template <class Row>
+    void load_state(const T* given, i64 width, Row* state) const {
+        if (!given) return clear_values(state, p_.batch * width);
+        move_rows(Move::gather, state_view(), width, state, const_cast<T*>(given), 0, width);
+    }
+    template <class Row>
+    void store_state(Row* state, i64 width, T* to) const {
+        if (to) move_rows(Move::put, state_view(), width, state, to, 0, width);
+    }
     // seen = state, masked.
     void mask_state(const T* state, i64 width, const T* mask, T* seen) const;
 
@@ -103,21 +135,6 @@ void multiply(i64 m, i64 n, i64 k, const Factor<T>& a, const Factor<T>& b, T* c,
     g.ldc = ldc;
     g.accumulate = accumulate;
     gemm(g);
-}
-
-// Copies and clears on the device; no bytes are no work.
-template <class T>
-void copy_values(T* to, const T* from, i64 count) {
-    if (count == 0) return;
-    check(cudaMemcpyAsync(to, from, std::size_t(count) * sizeof(T), cudaMemcpyDeviceToDevice,
-                          current_stream()),
-          "copying a state");
-}
-template <class T>
-void clear_values(T* to, i64 count) {
-    if (count == 0) return;
-    check(cudaMemsetAsync(to, 0, std::size_t(count) * sizeof(T), current_stream()),
-          "clearing a state");
 }
 
 }  // namespace fusednn::cuda

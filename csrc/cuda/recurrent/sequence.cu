@@ -53,14 +53,17 @@ i64 shared_bytes(Cell cell, i64 hidden) {
 
 // Rows of W_hh into shared memory, zeros behind their ends and for units that do not exist.
 template <class T, int kGates>
-FUSEDNN_DEVICE void load_weights(const Sequence<T>& s, i64 unit0, int columns, T* to) {
-    const int depth = int(s.depth);
-    for (int i = int(threadIdx.x); i < columns * depth; i += kSequenceThreads) {
-        const int column = i / depth, k = i % depth;
+FUSEDNN_DEVICE void load_weights(const Sequence<T>& s, int unit0, int columns, T* to) {
+    const int depth = int(s.depth), hidden = int(s.hidden), lane = int(threadIdx.x) % 32;
+#pragma unroll 1
+    for (int column = int(threadIdx.x) / 32; column < columns; column += kWarps) {
         const int tile = column / kTileColumns<kGates>, c = column % kTileColumns<kGates>;
-        const i64 unit = unit0 + tile * kTileUnits<kGates> + (kGates == 1 ? c : 0);
-        const i64 row = kGates == 1 ? unit : c * s.hidden + unit;
-        to[i] = unit < s.hidden && k < s.hidden ? s.w_hh[row * s.hidden + k] : T(0);
+        const int unit = unit0 + tile * kTileUnits<kGates> + (kGates == 1 ? c : 0);
+        const T* row = s.w_hh + (kGates == 1 ? unit : c * hidden + unit) * hidden;
+#pragma unroll 4
+        for (int k = lane; k < depth; k += 32) {
+            to[column * depth + k] = unit < hidden && k < hidden ? row[k] : T(0);
+        }
     }
 }
 
@@ -95,14 +98,16 @@ FUSEDNN_DEVICE T tile_product(const T* weights, const T* h, int last, int depth)
 
 // Where a unit of a sequence stands at a step.
 struct UnitPlace {
-    i64 row, unit, start, t;
+    int row, unit;
+    i64 start, t;
 };
 
 // The cell; h in `from`, new h in `to`, both (batch, depth).
 template <class T, int kGates>
 FUSEDNN_DEVICE void finish_unit(const Sequence<T>& s, const UnitPlace& p, UnitIn<T>& in,
                                 const T* from, T* to, T* seen) {
-    const i64 at = p.row * s.hidden + p.unit, state = p.row * s.depth + p.unit;
+    const int hidden = int(s.hidden);
+    const int at = p.row * hidden + p.unit, state = p.row * int(s.depth) + p.unit;
     const Cell cell = kGates == 4 ? Cell::lstm : kGates == 3 ? Cell::gru : s.cell;
     constexpr int kept = kGates == 1 ? 1 : 4;
     constexpr bool has_c = kGates == 4;
@@ -113,7 +118,7 @@ FUSEDNN_DEVICE void finish_unit(const Sequence<T>& s, const UnitPlace& p, UnitIn
     if (s.keep) {
         T* gates = s.gates + (p.start - s.row0 + p.row) * s.gates_row + p.unit;
 #pragma unroll
-        for (int g = 0; g < kept; ++g) gates[g * s.hidden] = out.kept[g];
+        for (int g = 0; g < kept; ++g) gates[g * hidden] = out.kept[g];
         s.h_before[(p.start - s.h_row) * s.hidden + at] = in.h;
         if (has_c) s.c_before[(p.start - s.c_row) * s.hidden + at] = in.c;
     }
@@ -128,43 +133,48 @@ FUSEDNN_DEVICE void finish_unit(const Sequence<T>& s, const UnitPlace& p, UnitIn
 
 template <class T, int kGates, int kRows>
 __global__ void __launch_bounds__(kSequenceThreads, 2)
-    sequence_kernel(Sequence<T> s, int tiles, unsigned* counter) {
+    sequence_kernel(Sequence<T> s, int tile_bits, unsigned* counter) {
     FUSEDNN_DYNAMIC_SHARED(SharedWeights<T>, shared);
     T* const all_weights = shared.first.of;
     constexpr int columns = kTileColumns<kGates>, units = kTileUnits<kGates>;
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, depth = int(s.depth);
-    const int tile = warp % tiles, groups = kWarps / tiles;
-    const i64 unit0 = i64(blockIdx.x) * tiles * units;
+    const int tiles = 1 << tile_bits, tile = warp & (tiles - 1), groups = kWarps >> tile_bits;
+    const int hidden = int(s.hidden), batch = int(s.batch);
+    const int unit0 = int(blockIdx.x) * tiles * units;
     load_weights<T, kGates>(s, unit0, tiles * columns, all_weights);
     __syncthreads();
 
     const T* weights = all_weights + tile * columns * depth;
     const int column = lane % 4;
-    const i64 unit = unit0 + tile * units + (kGates == 1 ? column : 0);
-    const bool has_gate = unit < s.hidden && column < kGates * units && lane < 4 * kRows;
+    const int unit = unit0 + tile * units + (kGates == 1 ? column : 0);
+    const bool has_gate = unit < hidden && column < kGates * units && lane < 4 * kRows;
     const bool has_cell = has_gate && (kGates == 1 || column == 0);
-    const i64 size = s.batch * s.depth;
+    const int size = batch * depth;
     unsigned phase = 0;
+#pragma unroll 1
     for (i64 n = s.begin; n < s.end; ++n) {
         const i64 t = s.reverse ? s.all_steps - 1 - n : n;
-        const i64 start = s.view.start(t), active = s.view.active(t);
-        const T* from = s.h + n % 2 * size;
-        T* to = s.h + (n + 1) % 2 * size;
-        const T* seen = s.seen ? s.seen + n % 2 * size : from;
-        T* next_seen = s.seen ? s.seen + (n + 1) % 2 * size : nullptr;
-        for (i64 first = i64(warp / tiles) * kRows; first < s.batch; first += groups * kRows) {
-            const i64 row = first + lane / 4 % kRows;
+        const i64 start = s.view.start(t);
+        const int active = int(s.view.active(t));
+        const int here = int(n % 2) * size, next = size - here;
+        const T* from = s.h + here;
+        T* to = s.h + next;
+        const T* seen = s.seen ? s.seen + here : from;
+        T* next_seen = s.seen ? s.seen + next : nullptr;
+#pragma unroll 1
+        for (int first = (warp >> tile_bits) * kRows; first < batch; first += groups * kRows) {
+            const int row = first + lane / 4 % kRows;
             if (first < active) {
                 UnitIn<T> in{};
                 T x = T(0), sum = T(0);
                 if (has_gate && row < active) {
-                    const i64 gate = kGates == 1 ? 0 : column;
-                    x = s.gates[(start - s.row0 + row) * s.gates_row + gate * s.hidden + unit];
+                    const int gate = kGates == 1 ? 0 : column;
+                    x = s.gates[(start - s.row0 + row) * s.gates_row + gate * hidden + unit];
                 }
                 if (n > 0 || !s.from_zeros) {
-                    const i64 last = active - 1 - first;
-                    sum = tile_product<T, kGates, kRows>(weights, seen + first * s.depth,
-                                                         int(last < kRows ? last : kRows), depth);
+                    const int last = active - 1 - first;
+                    sum = tile_product<T, kGates, kRows>(weights, seen + first * depth,
+                                                         last < kRows ? last : kRows, depth);
                 }
                 if constexpr (kGates == 1) {
                     in.x[0] = x;
@@ -182,8 +192,8 @@ __global__ void __launch_bounds__(kSequenceThreads, 2)
                 }
             }
             // Who has ended, or not begun, goes on as it is.
-            if (has_cell && row >= active && row < s.batch) {
-                const i64 state = row * s.depth + unit;
+            if (has_cell && row >= active && row < batch) {
+                const int state = row * depth + unit;
                 to[state] = from[state];
                 if (next_seen) next_seen[state] = seen[state];
             }
@@ -198,18 +208,18 @@ void launch_sequence(const Sequence<T>& s) {
     const LaunchShape shape{unsigned(tiling.blocks), kSequenceThreads,
                             std::size_t(shared_bytes<T>(s.cell, s.hidden))};
     const auto kernel = sequence_kernel<T, kGates, kRows>;
+    const int bits = tiling.tiles / 2;  // of 1, 2 and 4
     if (tiling.blocks <= resident_blocks(kernel, shape)) {
         const Workspace<unsigned> counter(1);
         clear_values(counter.get(), 1);
-        launch_cooperative("recurrent_sequence", shape, kernel, s, tiling.tiles, counter.get());
+        launch_cooperative("recurrent_sequence", shape, kernel, s, bits, counter.get());
         return;
     }
     Sequence<T> step = s;
     for (i64 n = s.begin; n < s.end; ++n) {
         step.begin = n;
         step.end = n + 1;
-        launch("recurrent_sequence", shape, kernel, step, tiling.tiles,
-               static_cast<unsigned*>(nullptr));
+        launch("recurrent_sequence", shape, kernel, step, bits, static_cast<unsigned*>(nullptr));
     }
 }
 

@@ -5,7 +5,7 @@
 
 namespace fusednn::cuda {
 
-// Whether a call goes this way; by shapes alone.
+// Whether a call goes this way; by shapes alone. Of 16-bit arrays it is sequence_half.cu's.
 template <class T>
 bool sequence_suits(const RecurrentParams<T>& p);
 
@@ -17,20 +17,20 @@ struct Sequence {
     i64 begin, end;
     i64 all_steps, batch, hidden;
     RowsView view;  // for its lists only
-    const T* w_hh;
-    const T* b_hn;    // GRU only, or null
+    Read<T> w_hh;
+    Read<T> b_hn;     // GRU only, or null
     bool from_zeros;  // the first step of all has no product
     i64 depth;        // from one row of h to the next: `hidden` in whole vectors of a warp
     // Row `row0` on of x's part of the gates; the gates' values out if `keep`.
-    T* gates;
+    Write<T> gates;
     i64 row0, gates_row;
     bool keep;
-    T *c_before, *h_before;  // rows from c_row and h_row on; c_before LSTM only
+    Write<T> c_before, h_before;  // rows from c_row and h_row on; c_before LSTM only
     i64 c_row, h_row;
-    T* c;         // (batch, hidden) LSTM only
-    T *h, *seen;  // (2, batch, depth) by the parity of the step; seen null without a mask
-    const T* mask;
-    T* out;  // or null
+    Accumulate<T>* c;  // (batch, hidden) LSTM only
+    Write<T> h, seen;  // (2, batch, depth) by the parity of the step; seen null without a mask
+    Read<T> mask;
+    Write<T> out;  // or null
     i64 out_step, out_row;
 };
 template <class T>
@@ -50,17 +50,17 @@ struct SequenceBack {
     i64 begin, end;
     i64 all_steps, batch, hidden;
     RowsView view;  // for its lists only
-    const T* w_hh;
-    bool to_state;   // whether the gradient of the state before the first step of all is wanted
-    const T* gates;  // the reserve's, from row gates_first on
+    Read<T> w_hh;
+    bool to_state;  // whether the gradient of the state before the first step of all is wanted
+    Read<T> gates;  // the reserve's, from row gates_first on
     i64 gates_first, gates_row;
-    const T* before;  // c of an LSTM, h of a GRU, of the step before, from row before_first on
+    Read<T> before;  // c of an LSTM, h of a GRU, of the step before, from row before_first on
     i64 before_first;
-    T* d_gates;  // from row d_first on
+    Write<T> d_gates;  // from row d_first on
     i64 d_first, d_row;
-    T *dh, *dc;  // (batch, hidden), before and after; dc LSTM only
-    const T* mask;
-    const T* d_out;  // or null
+    Accumulate<T>*dh, *dc;  // (batch, hidden), before and after; dc LSTM only
+    Read<T> mask;
+    Read<T> d_out;  // or null
     i64 out_step, out_row;
 };
 template <class T>
@@ -77,5 +77,19 @@ i64 sequence_depth(i64 hidden) {
     constexpr i64 line = 32 * 16 / i64(sizeof(T));
     return (hidden + line - 1) / line * line;
 }
+
+// ---- 16-bit arrays (sequence_half.cu, sequence_half_back.cu)
+// --------------------------------------------------------------------
+
+template <>
+void run_sequence<HalfBits>(const Sequence<HalfBits>& s);
+template <>
+void run_sequence_back<HalfBits>(const SequenceBack<HalfBits>& s);
+#define FUSEDNN_SEQUENCE_SUITS(T)                        \
+    template <>                                          \
+    bool sequence_suits<T>(const RecurrentParams<T>& p); \
+    template <>                                          \
+    bool sequence_back_suits<T>(const RecurrentParams<T>& p);
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_SEQUENCE_SUITS)
 
 }  // namespace fusednn::cuda

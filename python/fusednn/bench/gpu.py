@@ -14,7 +14,7 @@ import fusednn as fn
 from fusednn.bench.ceilings import Ceilings
 from fusednn.bench.measure import ROUNDS, Timing
 from fusednn.bench.peers import Peers
-from fusednn.bench.work import OURS, Call, Work, WrongAnswerError
+from fusednn.bench.work import HALVES, OURS, Call, Work, WrongAnswerError, torch_half
 from fusednn.testing.case_types import Arrays
 
 TRANSFERS = 3  # of which the fastest counts
@@ -66,7 +66,9 @@ def open_gpu(dtype: np.dtype[Any], others: Peers) -> Gpu:
 
 
 def measure_ceilings(cupy: Any, dtype: np.dtype[Any]) -> Ceilings:
-    """A large copy and a large product of CuPy's, which is cuBLAS."""
+    """A large copy and a large product of CuPy's, which is cuBLAS; of either 16-bit float in
+    float16, whose rate is the same."""
+    dtype = np.dtype(np.float16) if dtype.name in HALVES else dtype
     return Ceilings(_product_rate(cupy, dtype), {"DRAM": _copy_rate(cupy)}, {})
 
 
@@ -120,9 +122,9 @@ def measure(
     if OURS not in calls:
         return {}, complaints, unable
     timings = _alternate(gpu.cupy, calls, budget, ROUNDS)
-    moved = _transfer(gpu.cupy, work.arrays, calls[OURS])
+    transfer = _transfer(gpu.cupy, _inputs(work), calls[OURS])
     found = {
-        name: Measured(host, kernel, moved if name == OURS else None, errors[name])
+        name: Measured(host, kernel, transfer if name == OURS else None, errors[name])
         for name, (host, kernel) in timings.items()
     }
     return found, complaints, unable
@@ -132,17 +134,45 @@ def _builders(gpu: Gpu, work: Work) -> dict[str, Callable[[], Call]]:
     def ours() -> Call:
         if work.build_ours is None:
             raise NotImplementedError(f"cases of {work.case.op} are not timed on a GPU")
-        return work.build_ours(moved(gpu.cupy, work.arrays))
+        call = work.build_ours(moved(gpu.cupy, _inputs(work)))
+        return _narrow(call, fn.autocast(work.dtype.name)) if _autocasts(work) else call
+
+    def theirs() -> Call:
+        call = _on_torch(gpu.torch, work)
+        if not _autocasts(work):
+            return call
+        return _narrow(call, gpu.torch.autocast("cuda", getattr(gpu.torch, work.dtype.name)))
 
     builders: dict[str, Callable[[], Call]] = {OURS: ours}
     if gpu.torch and "torch" in work.builders:
-        builders["torch"] = lambda: _on_torch(gpu.torch, work.builders["torch"])
+        builders["torch"] = theirs
     return builders
 
 
-def _on_torch(torch: Any, build: Callable[[], Call]) -> Call:
-    with torch.device("cuda"):  # where torch then makes its tensors
-        return build()
+def _autocasts(work: Work) -> bool:
+    """Training steps keep float32 parameters, and have autocast do the rest."""
+    return work.dtype.name in HALVES and work.case.op == "train"
+
+
+def _narrow(call: Call, autocast: Callable[..., Any]) -> Call:
+    return Call(autocast(call.run), autocast(call.arrays))
+
+
+def _inputs(work: Work) -> Arrays:
+    """In the dtype that is timed, where that is 16 bits."""
+    if work.dtype.name not in HALVES or _autocasts(work):
+        return work.arrays
+    return {k: a.astype(work.dtype) if a.dtype.kind == "f" else a for k, a in work.arrays.items()}
+
+
+def _on_torch(torch: Any, work: Work) -> Call:
+    halves = work.dtype.name in HALVES and not _autocasts(work)
+    token = torch_half.set(work.dtype.name if halves else None)
+    try:
+        with torch.device("cuda"):  # where torch then makes its tensors
+            return work.builders["torch"]()
+    finally:
+        torch_half.reset(token)
 
 
 def moved(cupy: Any, arrays: Arrays) -> Arrays:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import fusednn as fn
+from fusednn._tensor.device import dtype_named
 from fusednn.bench import (
     attention,
     ceilings,
@@ -26,7 +27,7 @@ from fusednn.bench import (
     train,
 )
 from fusednn.bench.measure import ROUNDS, Timing, alternate
-from fusednn.bench.work import OURS, Work, WrongAnswerError
+from fusednn.bench.work import HALVES, OURS, Rounded, Work, WrongAnswerError
 from fusednn.testing.case_types import Case, Direction
 from fusednn.testing.cases import BENCH
 
@@ -88,12 +89,14 @@ def run(options: Options, say: Callable[[str], None] = print) -> tuple[records.R
     An interrupt ends the run early and keeps what is done.
     """
     chosen = selected(options)
-    dtype = np.dtype(options.dtype)
+    dtype = _dtype(options)
+    half = dtype.name in HALVES
+    wide = np.dtype(np.float32) if half else dtype
     with _threads(options.threads):
         others = peers.load(options.peers, options.threads)
-        ceiling = ceilings.measure(options.threads, dtype, others)
+        ceiling = ceilings.measure(options.threads, wide, others)
         result = records.Run(_header(options, others, ceiling))
-        for line in _introduction(result.header, others, ceiling):
+        for line in _introduction(result.header, others, ceiling, wide):
             say(line)
         card = _open_gpu(options, dtype, others, result, say)
         names = [f"{case.name} {direction}" for case, direction in chosen]
@@ -102,7 +105,9 @@ def run(options: Options, say: Callable[[str], None] = print) -> tuple[records.R
         wrong = []
         try:
             for case, direction in chosen:
-                work = PREPARE[case.op](case, direction, dtype, others)
+                given = Rounded(case, dtype) if half else case
+                work = PREPARE[case.op](given, direction, wide, others)
+                work.dtype = dtype
                 found: list[records.Record] = []
                 if "cpu" in options.devices:
                     found, complaints = _one(work, options, ceiling)
@@ -123,6 +128,19 @@ def run(options: Options, say: Callable[[str], None] = print) -> tuple[records.R
         except KeyboardInterrupt:
             wrong.append("interrupted")
     return result, wrong
+
+
+def _dtype(options: Options) -> np.dtype[Any]:
+    if options.dtype in HALVES and list(options.devices) != ["cuda"]:
+        raise ValueError(
+            f"--dtype {options.dtype}: 16-bit floats are computed on GPUs only, expected "
+            "--device cuda"
+        )
+    try:
+        found: np.dtype[Any] = dtype_named(options.dtype)
+    except ImportError as error:
+        raise ValueError(f"--dtype {options.dtype}: {error}") from None
+    return found
 
 
 def _one(
@@ -255,12 +273,15 @@ def _header(options: Options, others: peers.Peers, ceiling: ceilings.Ceilings) -
 
 
 def _introduction(
-    header: dict[str, Any], others: peers.Peers, ceiling: ceilings.Ceilings
+    header: dict[str, Any],
+    others: peers.Peers,
+    ceiling: ceilings.Ceilings,
+    dtype: np.dtype[Any],
 ) -> Iterator[str]:
     bandwidths = ", ".join(f"{level} {value:.0f}" for level, value in ceiling.gbps.items())
     yield f"{header['machine']['cpu']}, {header['threads']} thread(s), ISA {header['isa']}"
     yield (
-        f"measured ceilings: {ceiling.gflops:.0f} GFLOP/s {header['dtype']} (matrix product); "
+        f"measured ceilings: {ceiling.gflops:.0f} GFLOP/s {dtype.name} (matrix product); "
         f"copy GB/s: {bandwidths}"
     )
     yield ", ".join(f"{name} {version}" for name, version in header["versions"].items())

@@ -28,7 +28,7 @@ class Table:
     """Columns: ours, then each peer's median, then the ratio to the best of them."""
 
     def __init__(self, names: Sequence[str], peers: Sequence[str]) -> None:
-        self.width = max(map(len, names), default=4)
+        self.width = max(map(len, names), default=4) + len(" bfloat16")
         self.peers = peers
 
     def heading(self) -> str:
@@ -42,7 +42,7 @@ class Table:
         by_impl = {record.impl: record for record in records}
         ours = by_impl[OURS]
         text = (
-            f"{f'{ours.case} {ours.direction}':{self.width}} {number(ours.median_us):>9} "
+            f"{_label(ours):{self.width}} {number(ours.median_us):>9} "
             f"{number(ours.best_us):>9} {rate(ours):>10} "
             f"{f'{ours.of_ceiling:.0%} {ours.ceiling}':>11} {ours.max_rel_err:>8.0e}"
         )
@@ -58,10 +58,11 @@ class Table:
         by_impl = {record.impl: record for record in records}
         ours = by_impl[OURS]
         kernel = ours.kernel_us or ours.median_us
+        label = "  on cuda" if on_cpu else _label(ours)
         text = (
-            f"{'  on cuda':{self.width}} {number(ours.median_us):>9} {number(ours.best_us):>9} "
+            f"{label:{self.width}} {number(ours.median_us):>9} {number(ours.best_us):>9} "
             f"{large_rate(ours):>10} {f'{ours.of_ceiling:.0%} {ours.ceiling}':>11} "
-            f"{ours.max_rel_err:>8.0e}  kernels {number(kernel)}"
+            f"{ours.max_rel_err:>8.0e}  {'' if on_cpu else 'on cuda: '}kernels {number(kernel)}"
         )
         if ours.transfer_us is not None:
             text += f", transfer {number(ours.transfer_us)}"
@@ -73,6 +74,10 @@ class Table:
             if record.impl == OURS:
                 text += f"; {number(record.median_us / ours.median_us)}x the CPU"
         return text
+
+
+def _label(record: Record) -> str:
+    return f"{record.case} {record.direction} {record.dtype}"
 
 
 def large_rate(record: Record) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,9 @@ from fusednn.testing.reference import relative_error
 
 Results = list[NDArray[Any]]
 OURS = "fusednn"
+HALVES = ("bfloat16", "float16")
+# The 16-bit dtype in which torch's tensors are made, where one is timed.
+torch_half: ContextVar[str | None] = ContextVar("torch_half", default=None)
 
 
 class WrongAnswerError(Exception):
@@ -25,6 +29,23 @@ class Call:
 
     run: Callable[[], Any]
     arrays: Callable[[Any], Results]
+
+
+class Rounded:
+    """A case whose floats are those of a 16-bit dtype, in the dtype that is asked for."""
+
+    def __init__(self, case: Any, half: np.dtype[Any]) -> None:
+        self._case, self._half = case, half
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._case, name)
+
+    def arrays(self, dtype: Any = np.float32, seed: int = 0) -> Arrays:
+        arrays: Arrays = self._case.arrays(dtype, seed)
+        return {
+            name: a.astype(self._half).astype(a.dtype) if a.dtype.kind == "f" else a
+            for name, a in arrays.items()
+        }
 
 
 @dataclass
@@ -71,7 +92,8 @@ class Work:
         32 roundings of random sign per term; exact results for ops that only move values. A wrong
         tap, stride or channel shows as 0.01 to 1.
         """
-        return 32 * float(np.finfo(self.dtype).eps) * math.sqrt(self.terms)
+        eps = 2.0**-7 if self.dtype.name == "bfloat16" else float(np.finfo(self.dtype).eps)
+        return 32 * eps * math.sqrt(self.terms)
 
     def check(self, name: str) -> float:
         """The largest relative error of a call's results; WrongAnswerError beyond the tolerance."""
@@ -120,6 +142,8 @@ def ours_forward_backward(
 
     tensors = [fn.tensor(leaf, requires_grad=True) for leaf in leaves]
     seed = fn.tensor(grad)
+    if seed.dtype.name in HALVES:  # losses are float32
+        seed = seed.to(function(*tensors).dtype)
 
     def run() -> list[Any]:
         for tensor in tensors:
@@ -173,6 +197,11 @@ def jax_call(
 def tensors_of(torch: Any, arrays: Arrays, channels_last: bool) -> dict[str, Any]:
     """Fresh torch tensors; 4-D ones in the channels-last layout if asked."""
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
+    if half := torch_half.get():
+        kind = getattr(torch, half)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point():
+                tensors[name] = tensor.to(kind)
     if channels_last:
         for name, tensor in tensors.items():
             if tensor.ndim == 4:

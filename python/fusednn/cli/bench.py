@@ -119,7 +119,12 @@ def add_parser(subparsers: "Subparsers") -> argparse.ArgumentParser:
         metavar="LIST",
         help=f"of {','.join(PEERS)}, or none; default: whatever is installed",
     )
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float64", "bfloat16", "float16"),
+        default="float32",
+        help="16-bit floats are for --device cuda alone",
+    )
     parser.add_argument(
         "--budget", type=_seconds, default=1.2, metavar="S", help="seconds of timing a case (1.2)"
     )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
-from .._tensor.autocast import autocasting, widened
 from .._tensor.tape import Gradients, Node, TensorBase, raw, record
 from .activation import floats
 from .conv import _frozen
@@ -18,8 +17,6 @@ Sizes = int | None | Sequence[int | None]
 
 
 def _avg_pool(spatial: int, input: Any, *window: Any) -> Any:
-    if autocasting() is not None:
-        (input,) = widened(input)
     op = f"avg_pool{spatial}d"
     x = raw(input)
     out = _core.avg_pool_forward(op, spatial, x, *window)
@@ -102,7 +99,7 @@ def avg_pool3d(
 
 def adaptive_size(op: str, spatial: int, input: Any, output_size: Sizes) -> tuple[int, ...]:
     """output_size with one int per axis; None is the input's size."""
-    shape = floats(op, input).shape
+    shape = floats(op, input, half=True).shape
     if output_size is None or hasattr(output_size, "__index__"):
         sizes: tuple[Any, ...] = (output_size,) * spatial
     else:
@@ -118,8 +115,6 @@ def adaptive_size(op: str, spatial: int, input: Any, output_size: Sizes) -> tupl
 
 
 def _adaptive_avg_pool(spatial: int, input: Any, output_size: Sizes) -> Any:
-    if autocasting() is not None:
-        (input,) = widened(input)
     op = f"adaptive_avg_pool{spatial}d"
     size = adaptive_size(op, spatial, input, output_size)
     x = raw(input)
@@ -175,9 +170,7 @@ def global_pool(input: Any, reduce: str = "mean") -> Any:
     """
     if reduce not in ("mean", "max", "sum"):
         raise ValueError(f"global_pool: reduce={reduce!r}, expected 'mean', 'max' or 'sum'")
-    if autocasting() is not None:
-        (input,) = widened(input)
-    x = floats("global_pool", input)
+    x = floats("global_pool", input, half=True)
     if reduce == "max":
         if x.ndim < 3 or 0 in x.shape[2:]:
             raise ValueError(

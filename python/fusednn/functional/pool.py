@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
-from .._tensor.autocast import autocasting, widened
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, raw, record, wrap
 from .activation import floats
@@ -27,8 +26,6 @@ def _max_pool(
     ceil_mode: bool,
     return_indices: bool,
 ) -> Any:
-    if autocasting() is not None:
-        (input,) = widened(input)
     if not isinstance(input, TensorBase):
         out, argmax = _core.max_pool_forward(
             spatial, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
@@ -122,10 +119,8 @@ def max_pool3d(
 
 
 def _adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indices: bool) -> Any:
-    if autocasting() is not None:
-        (input,) = widened(input)
     op = f"adaptive_max_pool{spatial}d"
-    shape = floats(op, input).shape
+    shape = floats(op, input, half=True).shape
     given = output_size if isinstance(output_size, Sequence) else (output_size,) * spatial
     own = shape[len(shape) - spatial :]
     if len(given) != spatial or len(own) != spatial:
@@ -196,7 +191,7 @@ def _max_unpool(
     spatial: int, input: Any, indices: Any, kernel: Any, stride: Any, padding: Any, size: Any
 ) -> Any:
     op = f"max_unpool{spatial}d"
-    shape = floats(op, input).shape
+    shape = floats(op, input, half=True).shape
     if len(shape) < spatial + 1:
         raise ValueError(f"{op}: input has shape {shape}, expected {spatial + 1} axes or more")
     k, p = (_per_axis(op, *one, spatial) for one in (("kernel_size", kernel), ("padding", padding)))

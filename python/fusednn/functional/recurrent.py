@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, random
-from .._tensor.autocast import autocasting, widened
+from .._tensor.autocast import autocasting, narrowed, widened
 from .._tensor.device import beside, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record_outputs, wrap
@@ -151,8 +151,9 @@ def rnn(
     checkpoint_every=k keeps for backward the states at about every k-th step, and computes what
     lies between again: the same gradients to the bit, with less memory and another forward.
 
-    With float32 input, weights may be bfloat16 (arrays of the package ml_dtypes): half the size,
-    for inference; what is computed is float32, with the weights' values exactly.
+    With float32 input, weights may be bfloat16 (arrays of the package ml_dtypes) on the CPU: half
+    the size, for inference; what is computed is float32, with the weights' values exactly. On a GPU
+    all arrays may be of one 16-bit dtype.
 
     ValueError for shapes that do not fit and numbers out of range, TypeError for other dtypes, and
     where a gradient is asked of a call with bfloat16 weights.
@@ -333,7 +334,11 @@ def _run(
 ) -> tuple[Any, ...]:
     """(out, h_n) or (out, h_n, c_n); out is None for a single step."""
     if autocasting() is not None:
-        input, h, c = widened(input, h, c)
+        if options[0] == "layer_norm_lstm":
+            input, h, c = widened(input, h, c)
+        else:
+            input, h, c, *weights = narrowed(options[0], input, h, c, *weights)
+            extra = extra and _narrowed_masks(options[0], extra)
     inputs = (input, h, c, *weights)
     lengths = raw(lengths)
     if lengths is not None and on_gpu(lengths):
@@ -366,6 +371,12 @@ def _run(
     else:
         results = tuple([wrap(array) for array in results])
     return (None, *results) if out is None else results
+
+
+def _narrowed_masks(op: str, extra: tuple[Any, ...]) -> tuple[Any, ...]:
+    between, recurrent, *rest = extra
+    (recurrent,) = narrowed(op, recurrent)
+    return between and narrowed(op, *between), recurrent, *rest
 
 
 def _recurrent_backward(node: Node, grad: Any) -> Gradients:

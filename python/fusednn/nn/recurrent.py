@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from .. import functional as F
-from .._tensor.device import is_bfloat16
+from .._tensor.device import is_bfloat16, is_device
 from ..functional.packed import LayerWeights, PackedWeights
 from . import init
 from .dense import check_sizes, new_parameter
@@ -29,12 +29,13 @@ def reset(module: Module, hidden_size: int, gates: int, forget_bias: float | Non
 
 
 class Recurrent(Module):
-    """What all of them share: weights that may be bfloat16."""
+    """What all of them share: weights that may be bfloat16 beside float32, on the CPU."""
 
     def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
         """As `Module.to`; also to(ml_dtypes.bfloat16), for inference: weights of half the size,
         rounded to 8 bits of precision, which no longer require grad. Inputs and states stay
-        float32, and so does what is computed. to(np.float32) widens the weights again.
+        float32, and so does what is computed. to(np.float32) widens the weights again. On a GPU
+        the layer then computes in bfloat16, as all modules.
 
         >>> import ml_dtypes
         >>> from fusednn import nn
@@ -43,11 +44,13 @@ class Recurrent(Module):
         dtype('float32')
         """
         half = [t for t in (*targets, dtype) if is_bfloat16(t)]
-        if not half:
+        places = [t for t in (*targets, device) if is_device(t)]
+        own = next(iter(self.parameters())).device
+        if not half or (places[-1] if places else own) != "cpu":
             return super().to(*targets, dtype=dtype, device=device)
         for parameter in self.parameters():
             parameter.requires_grad_(False)
-            cast_float(parameter, np.dtype(half[0]))
+            cast_float(parameter, np.dtype(half[0]), "cpu")
             parameter._grad = None
         return self
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
+from .._tensor.device import is_half
 from .._tensor.tape import Array, TensorBase, raw
+from .optimizer import alike
 
 
 class EMA:
@@ -54,11 +57,22 @@ class EMA:
         """Takes in the parameters as they are now."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
+        fresh = 1 - decay
+        # average += (1 - d) * (weights - average) loses less than two products.
+        pairs = []
         for name, average in self._averages.items():
-            # average += (1 - d) * (weights - average) loses less than two products.
-            difference = self._parameters[name]._data - average
-            difference *= 1 - decay
+            weights = self._parameters[name]._data
+            if not is_half(average.dtype) and average.dtype.isnative:
+                pairs.append((average, weights))
+                continue
+            difference = weights - average
+            difference *= fresh
             average += difference
+        for some in alike(pairs, lambda pair: pair[0]):
+            # That is gradient ascent on weights - average: one kernel for all of them.
+            averages, values = [list(column) for column in zip(*some, strict=True)]
+            first = [False] * len(averages)
+            _core.sgd_step(averages, values, None, first, fresh, 0.0, 0.0, 1.0, False, True)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from .. import _core
 from .._tensor.autocast import cast_array
 from .._tensor.device import is_half
 from .._tensor.tape import TensorBase
-from .optimizer import Optimizer, _is_number
+from .optimizer import Optimizer, _is_number, alike
 
 _STATE = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
@@ -101,22 +103,30 @@ class GradScaler:
         self._finite[id(optimizer)] = self._unscale(optimizer)
 
     def _unscale(self, optimizer: Optimizer) -> Any:
-        inverse, finite = 1.0 / self._scale, None
+        inverse, parts = 1.0 / self._scale, []
+        grads: dict[int, Any] = {}  # each once, also if parameters share one
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                grad = parameter._grad
-                if grad is None:
-                    continue
-                data = grad._data
-                if is_half(data.dtype):
-                    # The inverse may be too small for 16 bits, and a product with it too coarse.
-                    data[...] = cast_array(data, np.dtype(np.float32)) * inverse
-                else:
-                    np.multiply(data, data.dtype.type(inverse), out=data)
-                grad._memory[0] += 1
-                one = np.isfinite(data).all()
-                finite = one if finite is None else np.logical_and(finite, one)
-        return finite
+                if (grad := parameter._grad) is not None and id(grad) not in grads:
+                    grads[id(grad)] = grad._data
+                    grad._memory[0] += 1
+        whole = []
+        for data in grads.values():
+            if not is_half(data.dtype) and data.flags.c_contiguous and data.dtype.isnative:
+                whole.append(data)
+                continue
+            if is_half(data.dtype):
+                # The inverse may be too small for 16 bits, and a product with it too coarse.
+                data[...] = cast_array(data, np.dtype(np.float32)) * inverse
+            else:
+                np.multiply(data, data.dtype.type(inverse), out=data)
+            parts.append(np.isfinite(data).all())
+        for some in alike(whole, lambda array: array):
+            _core.scale_arrays(some, inverse)
+            # In float64 no square of what is finite is infinite; of float64's, smaller by this.
+            small = 1.0 if some[0].dtype.char == "f" else 2.0**-560
+            parts.append(np.isfinite(_core.sum_of_squares(some, small)))
+        return functools.reduce(np.logical_and, parts) if parts else None
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """optimizer.step(...) if all gradients are finite; its result, or None if it was skipped.
