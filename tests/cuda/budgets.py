@@ -26,9 +26,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("recurrent/sequence*.cu", "*", 128),  # two blocks
     ("recurrent/norm_cell.cu", "*<double>*", 80),
     ("unfold.cu", "*", 96),  # two blocks, 64-bit positions
-    ("activation/unary.cu", "map_packs<double*", 96),  # slow paths of double exponentials
     ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
-    ("softmax.cu", "*", 80),  # three blocks: within 64, unrolled loops spill
     ("*", "*", 64),
 )
 
@@ -45,6 +43,7 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),
     ("attention/few.cu", "few_kernel<*", ("LDG.E.128",)),
     ("activation/*.cu", "map_packs<*", ("LDG.E.128", "STG.E.128")),
+    ("activation/unary.cu", "map_rings<*", ("LDG.E.128", "STG.E.128")),
     ("optim.cu", "update_arrays<*", ("LDG.E.128", "STG.E.128")),
     ("activation/*.cu", "map_halves<*", ("LDG.E.128", "STG.E.128")),
     ("cast.cu", "*", ("LDG.E.128", "STG.E.128")),
@@ -61,9 +60,6 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     # A word or four that the compiler spills of itself, aiming at more blocks than it is told to;
     # moving the loop's data costs far more.
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),
-    ("norm/group.cu", "forward_rows<*", 8, "sm_90"),
-    ("norm/layer.cu", "forward_rows<*double>*", 8, "sm_80"),
-    ("loss.cu", "backward_rows<*double>*", 8, "sm_90"),
     ("recurrent/mask.cu", "mask_kernel<*", 16, "sm_90"),
     ("embedding/rotary.cu", "rotary_kernel<*", 16, "sm_90"),
 )

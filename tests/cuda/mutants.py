@@ -258,6 +258,10 @@ TARGETS = (
             "tail of the wrong side": ("in * normal_tail(-in);\n", "in * normal_tail(in);\n"),
             "no limit at -infinity": ("at_least(x, kNothing<T>) * L", "x * L"),
             "slope of tanh": ("(T(1) - v) * (T(1) + v)", "(T(1) - v) * (T(1) - v)"),
+            "a piece too few": ("vector ? pieces : 1;", "vector ? pieces - 1 : 1;"),
+            "a single one of another piece": ("ring.of[pieces - 1].get", "ring.of[0].get"),
+            "the rest begins too late": ("item + whole * (n - 1)", "item + whole * n"),
+            "factors do not turn": ("turn(factors, result);", ""),
         },
     ),
     Target(
@@ -424,12 +428,39 @@ TARGETS = (
         ("test_softmax_kernels.py", "-k", "test_softmax"),
         {
             "a row too many": ("live(row < rows)", "live(row <= rows)"),
-            "past the row's end": ("k < size; k += kTeam", "k <= size; k += kTeam"),
-            "teams share a row": ("first + threadIdx.x / kTeam", "first + threadIdx.x / kTeam / 2"),
+            "past the row's end": ("k < size; k += threads", "k <= size; k += threads"),
+            "teams share a row": (
+                "threadIdx.x / unsigned(team)",
+                "threadIdx.x / unsigned(team) / 2",
+            ),
             "vectors anywhere": ("size % Pack<T>::kSize == 0 &&", ""),
-            "steps of lanes": ("k += kTeam * kWide", "k += kTeam"),
+            "a block's row in one warp": ("return threads > 32 ?", "return threads > 256 ?"),
+            "a class too many": ("k = 0; k < classes", "k = 0; k <= classes"),
+            "steps of lanes": ("k += threads * kWide", "k += threads"),
         },
         compiled="csrc/cuda/softmax.cu",
+    ),
+    Target(
+        "csrc/cuda/channels.h",
+        ("test_norm_kernels.py", "-k", "batch_norm"),
+        {
+            "vectors across channels": ("packs && view.inner % wide == 0", "packs"),
+            "an element too many": ("at < size; at += step", "at <= size; at += step"),
+            "the line for the channel": ("line - quotient(line, channels) * channels", "line"),
+            "no step to the next row": ("at += rows * channels", "at += channels"),
+            "rows of one channel": ("over ? (channels - 1) * inner : 0", "0"),
+            "the place before": ("(i += rest) >= inner", "(i += rest) > inner"),
+            "half a slice": ("place < end; place += k", "place + 1 < end; place += k"),
+            "slices in one place": (
+                "partial[(slice * kValues + n) * channels + c];",
+                "partial[n];",
+            ),
+            "warps left out": ("w < warps; ++w) total", "w < warps / 2; ++w) total"),
+        },
+        equivalent={
+            "delete __syncthreads 1": "a block has a second job only beyond 2^31 - 1 of them",
+        },
+        compiled="csrc/cuda/norm/batch.cu",
     ),
     Target(
         "csrc/cuda/conv/depthwise.cu",
