@@ -59,9 +59,15 @@ FUSEDNN_DEVICE Wide<float, kWide> load_wide(HalfIn from) {
 }
 template <int kWide>
 FUSEDNN_DEVICE void store_wide(HalfOut to, const Wide<float, kWide>& value) {
-    Wide<HalfBits, kWide> held;
-    for (int i = 0; i < kWide; ++i) held.of[i] = to.format.narrow(value.of[i]);
-    store_wide<kWide>(to.data, held);
+    if constexpr (kWide == 1) {
+        *to.data = to.format.narrow(value.of[0]);
+    } else {
+        Wide<std::uint32_t, kWide / 2> held;
+        for (int i = 0; i < kWide / 2; ++i) {
+            held.of[i] = to.format.narrow(value.of[2 * i], value.of[2 * i + 1]);
+        }
+        store_wide<kWide / 2>(reinterpret_cast<std::uint32_t*>(to.data), held);
+    }
 }
 
 template <class T>

@@ -52,11 +52,10 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler
 # could not keep in registers. None unless a row says so.
 LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
-    # Results of 128 features take 64 (dQ) or 128 (dK, dV) of a thread's 255 registers.
-    ("attention/backward.cu", "key_kernel<*", 160, "sums of two results"),
-    ("attention/backward.cu", "query_kernel<*", 128, "sm_80"),
-    ("attention/forward.cu", "forward_kernel<*", 80, "at 255 registers"),
-    ("attention/few.cu", "few_kernel<*", 64, "8 rows of 8 sums each, for three blocks"),
+    # Results of 128 features take 128 (dK, dV) of a thread's 255 registers.
+    ("attention/backward.cu", "key_kernel<*128*", 112, "sums of two results"),
+    ("attention/forward.cu", "forward_kernel<Exact<double*", 32, "at 255 registers, sm_90"),
+    ("attention/few.cu", "few_kernel<HalfBits>", 32, "8 rows of 8 sums each, for three blocks"),
     # A word or four that the compiler spills of itself, aiming at more blocks than it is told to;
     # moving the loop's data costs far more.
     ("pool/average.cu", "forward_warps*", 16, "sm_80"),

@@ -342,7 +342,10 @@ TARGETS = (
         ("test_half_kernels.py", "-k", "test_softmax"),
         {
             "the first of each vector": ("widen(held.of[i])", "widen(held.of[0])"),
-            "not narrowed": ("to.format.narrow(value.of[i])", "to.format.narrow(value.of[0])"),
+            "not narrowed": (
+                "value.of[2 * i], value.of[2 * i + 1]",
+                "value.of[2 * i], value.of[2 * i]",
+            ),
             "no step to the row": ("return {data + n, format};", "return {data, format};"),
         },
         compiled="csrc/cuda/softmax.cu",
@@ -624,11 +627,18 @@ TARGETS = (
         (ATTENTION, "-k", "gradients or order or hidden or one_key"),
         {
             "full tiles only": ("walk_.row0 + Math::kRows <= s_.queries &&", ""),
-            "peaks counted twice": ("d = Sum(0);", ";"),
-            "no peaks": ("if (w > Sum(0.5)) {", "if (w > Sum(2)) {"),
-            "another row's peak": ("if (key == peak.key) d", "if (key == peak.key + 1) d"),
+            "peaks counted twice": ("w == Sum(0) || peak ?", "w == Sum(0) ?"),
+            "no peaks": ("heavy && w > Sum(0.5)", "heavy && w > Sum(2)"),
+            "another row's peak": (
+                "d = key == known.peak.key ?",
+                "d = key == known.peak.key + 1 ?",
+            ),
             "without scale": ("d * Sum(p_.scale) * slope;", "d * slope;"),
-            "dropout of dP": ("dp *= factor;", ";"),
+            "dropout of dP": ("ds[i][0] * factor)", "ds[i][0])"),
+            "no rest": ("rest_[i] += heavy ? d", "rest_[i] += peak ? d"),
+            "the first row's peak": ("turn(peaks_, mine);", ""),
+            "scores do not go round": ("turn(x[i], score);", ""),
+            "keys alone are stored": ("values ? call_.g.value : call_.g.key", "call_.g.key"),
             "one head of a group": (
                 "head < (item_.head + 1) * group",
                 "head < item_.head * group + 1",

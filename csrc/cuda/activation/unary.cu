@@ -228,7 +228,7 @@ struct Piece<HalfBits> {
         v[1] = format.widen({std::uint16_t(both >> 16)});
     }
     FUSEDNN_DEVICE void put(Format<HalfBits> format, const float (&v)[2]) {
-        both = format.narrow(v[0]).bits | std::uint32_t(format.narrow(v[1]).bits) << 16;
+        both = format.narrow(v[0], v[1]);
     }
 };
 
