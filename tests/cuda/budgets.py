@@ -34,10 +34,10 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
 INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kernels/gemm_tf32.cu", "*", ("HMMA", "LDGSTS")),
     ("kernels/gemm_bf16.cu", "*", ("HMMA", "LDGSTS", "LDSM")),
-    ("*", "product_kernel<Tensor<*", ("HMMA", "LDGSTS")),
-    ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM")),
-    ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM")),
-    ("gemm/gemm.cu", "product_kernel<Exact<*", ("LDGSTS",)),
+    ("*", "product_kernel<Tensor<*", ("HMMA", "LDGSTS", "STS.64", "STG.E.128")),
+    ("gemm/gemm.cu", "product_kernel<HalfTensor<*", ("HMMA", "LDGSTS", "LDSM", "STS.64")),
+    ("*", "product_kernel<HalfTensor<*", ("HMMA", "LDSM", "STS.64", "STG.E.64")),
+    ("*", "product_kernel<Exact<*", ("LDGSTS", "STS.128", "STG.E.128")),
     ("attention/forward.cu", "forward_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/backward.cu", "*_kernel<Halves<*", ("HMMA", "LDGSTS", "LDSM")),
     ("attention/*.cu", "*_kernel<Tf32<*", ("HMMA", "LDGSTS")),
@@ -70,12 +70,7 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
 TRAFFIC: tuple[tuple[str, str, float, str], ...] = (
     ("gemm_tf32.cu", "global write", 2.0, "a lane has two neighbours of C and writes them singly"),
     ("gemm_bf16.cu", "shared write", 1.4, "rows of A are 80 bytes, so that two share four banks"),
-    (
-        "product.h",
-        "global write",
-        2.0,
-        "a lane has two neighbours of 16 bits and writes them at once",
-    ),
+    ("math.h", "shared write", 4.0, "g++ stores sums one by one, nvcc by STS.64 and STS.128"),
     (
         "tile.h",
         "shared write",

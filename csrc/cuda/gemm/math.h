@@ -55,19 +55,18 @@ struct Exact {
         }
     }
 
-    // put(row, column, values): kRun sums side by side.
-    template <class Put>
-    FUSEDNN_DEVICE void store(const Put& put) const {
+    template <int kPitch>
+    FUSEDNN_DEVICE void store(T (&to)[kRows][kPitch]) const {
         const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross;
 #pragma unroll
         for (int i = 0; i < kTileRows; ++i) {
 #pragma unroll
             for (int g = 0; g < kTileColumns / kRun; ++g) {
                 const int row = (i / kRun * kDown + ty) * kRun + i % kRun;
-                T values[kRun];
+                Pack<T> run;
 #pragma unroll
-                for (int j = 0; j < kRun; ++j) values[j] = sum[i][g * kRun + j];
-                put(row, (g * kAcross + tx) * kRun, values);
+                for (int j = 0; j < kRun; ++j) run.of[j] = sum[i][g * kRun + j];
+                *reinterpret_cast<Pack<T>*>(&to[row][(g * kAcross + tx) * kRun]) = run;
             }
         }
     }
@@ -109,9 +108,8 @@ struct WarpGrid {
                 for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.0f;
     }
 
-    // put(row, column, values): two sums side by side.
-    template <class Put>
-    FUSEDNN_DEVICE void store(const Put& put) const {
+    template <int kPitch>
+    FUSEDNN_DEVICE void store(float (&to)[kRows][kPitch]) const {
         const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int i = 0; i < kDown; ++i)
@@ -119,9 +117,10 @@ struct WarpGrid {
             for (int j = 0; j < kAcross; ++j)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const float values[2] = {sum[i][j][2 * half], sum[i][j][2 * half + 1]};
-                    put(first_row() + i * 16 + g + 8 * half, first_column() + j * 8 + 2 * t,
-                        values);
+                    const Run<float, 2> pair{{sum[i][j][2 * half], sum[i][j][2 * half + 1]}};
+                    const int row = first_row() + i * 16 + g + 8 * half;
+                    *reinterpret_cast<Run<float, 2>*>(&to[row][first_column() + j * 8 + 2 * t]) =
+                        pair;
                 }
     }
 

@@ -47,85 +47,72 @@ struct ProductShared {
     static constexpr bool kByRowA = Math::kTensor && A::kAlong;
     static constexpr bool kByRowB = Math::kTensor && B::kAlong;
 
-    Tile<T, Math::kRows, Math::kDepth, Math::kPad, kByRowA> a[Math::kStages];
-    Tile<T, Math::kColumns, Math::kDepth, Math::kPad, kByRowB> b[Math::kStages];
+    struct Pairs {
+        Tile<T, Math::kRows, Math::kDepth, Math::kPad, kByRowA> a[Math::kStages];
+        Tile<T, Math::kColumns, Math::kDepth, Math::kPad, kByRowB> b[Math::kStages];
+    };
+    union {
+        Pairs pairs;
+        // On their way out; the padding spreads the rows of a fragment over all banks.
+        typename Math::Sum sums[Math::kRows][Math::kColumns + 8];
+    };
     typename A::Row a_rows[A::kHasRows ? Math::kRows : 1];
     typename B::Row b_rows[B::kHasRows ? Math::kColumns : 1];
-    i64 columns[Math::kColumns];  // offsets in the output
+    i64 columns[Work::Out::Columns::kPlain ? 1 : Math::kColumns];  // offsets in the output
 };
 
-template <class T, int kCount>
-struct alignas(kCount * sizeof(T)) Run {
-    T of[kCount];
-};
-
-// Stores sums that lie side by side: to the output, or to a part of the workspace.
-template <class Sum, class Work>
-struct PutSums {
+// A tile's sums, which stand in shared memory, go to the output or to a part of the workspace. From
+// the threads' registers they would go in smaller pieces, by as many copies of this code as a
+// thread has pieces.
+template <class Math, class Work>
+FUSEDNN_DEVICE void store_sums(const ProductShared<Math, Work>& s, const Work& work, i64 z,
+                               i64 row0, i64 column0, int rows, int columns,
+                               typename Math::Sum* part) {
     using T = typename Work::Out::Value;
-    const Work& work;
-    const i64* columns;
-    Sum* part;  // or null
-    T* out;
-    i64 z, row0, column0;
-
-    template <int kCount>
-    FUSEDNN_DEVICE void operator()(int row, int column, const Sum (&sums)[kCount]) const {
+    using Sum = typename Math::Sum;
+    constexpr int kRun = Pack<Sum>::kSize, kRuns = Math::kColumns / kRun;
+    T* out = work.out.data + z * work.out.batch;
+    const bool wide = part ? work.n % kRun == 0 : work.out.wide;
+#pragma unroll 1
+    for (int at = int(threadIdx.x); at < Math::kRows * kRuns; at += Math::kThreads) {
+        const int row = at / kRuns, column = at % kRuns * kRun;
+        if (row >= rows || column >= columns) continue;
         const i64 i = row0 + row, j = column0 + column;
-        if (i >= work.m || j >= work.n) return;
-        if constexpr (std::is_same_v<T, Sum>) {
-            put(i, j, column, sums);
-        } else if (part) {
-            put_part(part + i * work.n + j, j, sums);
+        const Sum* sums = &s.sums[row][column];
+        const int count = columns - column < kRun ? columns - column : kRun;
+        Sum* to_part = part + i * work.n + j;
+        T* line = out + i * work.out.row;
+        const auto place = [&](int c) {
+            if constexpr (Work::Out::Columns::kPlain) return column0 + c;
+            return s.columns[c];
+        };
+        if (wide && count == kRun) {
+            const Run<Sum, kRun> run = *reinterpret_cast<const Run<Sum, kRun>*>(sums);
+            if (part) {
+                *reinterpret_cast<Run<Sum, kRun>*>(to_part) = run;
+                continue;
+            }
+            Run<T, kRun>* to = reinterpret_cast<Run<T, kRun>*>(line + place(column));
+            Run<T, kRun> result{};
+            if (work.out.accumulate) result = *to;
+#pragma unroll
+            for (int e = 0; e < kRun; ++e) {
+                result.of[e] = work.out.finish(run.of[e], result.of[e], z, i, j + e);
+            }
+            *to = result;
         } else {
-            put_out(out + i * work.out.row, i, j, column, sums);
+#pragma unroll 1
+            for (int e = 0; e < count; ++e) {
+                if (part) {
+                    to_part[e] = sums[e];
+                    continue;
+                }
+                T& to = line[place(column + e)];
+                to = work.out.finish(sums[e], work.out.accumulate ? to : T{}, z, i, j + e);
+            }
         }
     }
-
-  private:
-    // One type: both in one, which takes fewer instructions.
-    template <int kCount>
-    FUSEDNN_DEVICE void put(i64 i, i64 j, int column, const T (&sums)[kCount]) const {
-        T* line = part ? part + i * work.n : out + i * work.out.row;
-        const bool whole = j + kCount <= work.n && (part ? work.n % kCount == 0 : work.out.wide);
-        Run<T, kCount> run;
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) {
-            if (j + e >= work.n) continue;
-            T* to = line + (part ? j + e : columns[column + e]);
-            run.of[e] = part ? sums[e] : work.out.finish(sums[e], to, z, i, j + e);
-            if (!whole) *to = run.of[e];
-        }
-        if (whole) *reinterpret_cast<Run<T, kCount>*>(line + (part ? j : columns[column])) = run;
-    }
-
-    template <int kCount>
-    FUSEDNN_DEVICE void put_part(Sum* to, i64 j, const Sum (&sums)[kCount]) const {
-        Run<Sum, kCount> run;
-        const bool whole = work.n % kCount == 0;
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) {
-            run.of[e] = sums[e];
-            if (!whole && j + e < work.n) to[e] = sums[e];
-        }
-        if (whole) *reinterpret_cast<Run<Sum, kCount>*>(to) = run;
-    }
-
-    template <int kCount>
-    FUSEDNN_DEVICE void put_out(T* line, i64 i, i64 j, int column,
-                                const Sum (&sums)[kCount]) const {
-        Run<T, kCount> run;
-        const bool whole = j + kCount <= work.n && work.out.wide;
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) {
-            if (j + e >= work.n) continue;
-            T* to = line + columns[column + e];
-            run.of[e] = work.out.finish(sums[e], to, z, i, j + e);
-            if (!whole) *to = run.of[e];
-        }
-        if (whole) *reinterpret_cast<Run<T, kCount>*>(line + columns[column]) = run;
-    }
-};
+}
 
 // One tile of one batch, the depth [first, last).
 template <class Math, class Work>
@@ -144,8 +131,10 @@ FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work,
     if constexpr (B::kHasRows) {
         for (int r = thread; r < columns; r += kThreads) s.b_rows[r] = work.b.row_of(column0 + r);
     }
-    for (int j = thread; j < columns; j += kThreads) {
-        s.columns[j] = work.out.columns.offset(column0 + j);
+    if constexpr (!Work::Out::Columns::kPlain) {
+        for (int j = thread; j < columns; j += kThreads) {
+            s.columns[j] = work.out.columns.offset(column0 + j);
+        }
     }
     __syncthreads();
 
@@ -171,17 +160,20 @@ FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work,
         if (ahead < steps) {
             const int stage = int(ahead % kStages);
             const i64 depth0 = first + ahead * kDepth;
-            work.a.template copy<kThreads>(s.a[stage], a, s.a_rows, at_a,
+            work.a.template copy<kThreads>(s.pairs.a[stage], a, s.a_rows, at_a,
                                            {row0, rows, depth0, last});
-            work.b.template copy<kThreads>(s.b[stage], b, s.b_rows, at_b,
+            work.b.template copy<kThreads>(s.pairs.b[stage], b, s.b_rows, at_b,
                                            {column0, columns, depth0, last});
         }
         copy_async_commit();
-        if (step >= 0) math.add(s.a[step % kStages], s.b[step % kStages], work.out.format);
+        if (step >= 0)
+            math.add(s.pairs.a[step % kStages], s.pairs.b[step % kStages], work.out.format);
     }
     copy_async_wait<0>();
-    math.store(PutSums<typename Math::Sum, Work>{
-        work, s.columns, part, work.out.data + z * work.out.batch, z, row0, column0});
+    __syncthreads();  // the last pair is used up: its place is the sums'
+    math.store(s.sums);
+    __syncthreads();
+    store_sums(s, work, z, row0, column0, rows, columns, part);
     __syncthreads();
 }
 
@@ -218,13 +210,15 @@ template <class Out, class Sum>
 __global__ void __launch_bounds__(kElementThreads)
     add_parts(Out out, i64 m, i64 n, i64 size, i64 splits, const Sum* __restrict__ parts) {
     const i64 matrix = m * n, step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
-        const i64 z = at / matrix, i = at % matrix / n, j = at % n;
-        const Sum* part = parts + z * splits * matrix + at % matrix;
+        const i64 z = at / matrix, place = at - z * matrix, i = place / n, j = place - i * n;
+        const Sum* part = parts + z * splits * matrix + place;
         Sum sum = Sum(0);
+#pragma unroll 4
         for (i64 split = 0; split < splits; ++split) sum += part[split * matrix];
         typename Out::Value* to = out.data + z * out.batch + i * out.row + out.columns.offset(j);
-        *to = out.finish(sum, to, z, i, j);
+        *to = out.finish(sum, out.accumulate ? *to : typename Out::Value{}, z, i, j);
     }
 }
 

@@ -25,6 +25,12 @@ struct alignas(16) Tile {
     }
 };
 
+// What is loaded or stored at once.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T)) Run {
+    T of[kCount];
+};
+
 // The rows of a tile that exist, and the depth that is left from its first element on.
 struct TileEdges {
     i64 row0;
