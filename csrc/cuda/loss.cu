@@ -17,6 +17,9 @@ namespace fusednn::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Of the backward on a multiprocessor: doubles' exponentials take more than 64 registers.
+template <class T>
+constexpr int kBlocks = sizeof(T) == 8 ? 3 : 4;
 
 template <class T>
 struct Weights {
@@ -130,7 +133,7 @@ __global__ void __launch_bounds__(kRowThreads, 4)
 }
 
 template <int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads, 4)
+__global__ void __launch_bounds__(kRowThreads, kBlocks<T>)
     backward_rows(Weights<Accumulate<T>> w, int threads, i64 rows, In<T> x,
                   const Accumulate<T>* __restrict__ scale, Out<T> dx) {
     using Sum = Accumulate<T>;
@@ -188,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks<T>)
     backward_columns(Weights<Accumulate<T>> w, i64 columns, i64 inner, In<T> x,
                      const Accumulate<T>* __restrict__ scale, Out<T> dx) {
     using Sum = Accumulate<T>;

@@ -26,6 +26,7 @@ REGISTERS: tuple[tuple[str, str, int], ...] = (
     ("recurrent/sequence*.cu", "*", 128),  # two blocks
     ("recurrent/norm_cell.cu", "*<double>*", 80),
     ("unfold.cu", "*", 96),  # two blocks, 64-bit positions
+    ("loss.cu", "backward_*double>", 80),  # three blocks
     ("pool/max.cu", "*", 96),  # two blocks, 64-bit window arithmetic
     ("*", "*", 64),
 )
