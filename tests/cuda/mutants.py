@@ -268,7 +268,9 @@ TARGETS = (
         "csrc/cuda/gemm/product.h",
         ("test_product_kernels.py", "-k", "order or large_tiles or same_bits or empty"),
         {
-            "wrong stage multiplied": ("math.add(s.a[step % kStages]", "math.add(s.a[0]"),
+            "wrong stage multiplied": ("math.add(s.pairs.a[stage]", "math.add(s.pairs.a[0]"),
+            "sums of another column": ("&s.sums[row][column]", "&s.sums[row][0]"),
+            "old value added twice": ("work.out.accumulate ? to : T{}", "to"),
             "depth of the whole": ("? first + grid.split_depth : work.k;", "? work.k : work.k;"),
             "a part too few": ("split < splits; ++split", "split + 1 < splits; ++split"),
             "an item too many": ("item < items; item", "item <= items; item"),
@@ -276,7 +278,7 @@ TARGETS = (
         equivalent={
             "delete copy_async_wait 2": "the groups that are left are empty",
             "weaken copy_async_wait 2": "the groups that are left are empty",
-            "delete __syncthreads 3": "a block has a second item beyond 2^31 - 1 of them only",
+            "delete __syncthreads 5": "a block has a second item beyond 2^31 - 1 of them only",
         },
         compiled="csrc/cuda/gemm/gemm.cu",
     ),

@@ -221,19 +221,9 @@ void backward_input_product(const ConvParams& c, const Residues (&r)[3], const T
     }
 }
 
-}  // namespace
-
+// All residues, each by a product.
 template <class T>
-void conv_backward_input(const ConvParams& params, const T* dy, const T* w, const T* bias, T* dx) {
-    const ConvParams c = flattened(params);
-    if (volume(c.in_size) == 0) return;
-    if (c.algorithm == ConvAlgorithm::winograd &&
-        run_winograd_groups(winograd_problem(c, true, dy, w, bias, dx), groups_of(c, true))) {
-        return;
-    }
-    if (c.algorithm == ConvAlgorithm::direct) {
-        return backward_input_pixel_lanes(c, dy, w, bias, dx);
-    }
+void backward_input_products(const ConvParams& c, const T* dy, const T* w, const T* bias, T* dx) {
     const i64 longest = max_of(max_of(c.kernel[0], c.kernel[1]), c.kernel[2]);
     Workspace<i64> lists(3 * longest);
     const auto from = [&](int axis, i64 first) {
@@ -249,6 +239,40 @@ void conv_backward_input(const ConvParams& params, const T* dy, const T* w, cons
                 backward_input_product(c, r, dy, w, bias, dx);
             }
         }
+    }
+}
+
+// Every residue writes some elements of every line of dx. So that a line is still in a cache when
+// the next residue comes to it, they take some images at a time: as many as this, or as make
+// packing the weights anew a small part of the work.
+constexpr i64 kImagesBytes = 4 << 20, kImagesPerWeights = 8;
+
+FUSEDNN_INLINE i64 images_at_once(const ConvParams& c, i64 element) {
+    if (c.stride[0] == 1 && c.stride[1] == 1 && c.stride[2] == 1) return c.batch;
+    const i64 image = c.in_channels * volume(c.in_size) * element;
+    const i64 weights = c.in_channels * c.out_channels / c.groups * volume(c.kernel) * element;
+    return max_of(max_of(kImagesBytes, kImagesPerWeights * weights) / image, i64(1));
+}
+
+}  // namespace
+
+template <class T>
+void conv_backward_input(const ConvParams& params, const T* dy, const T* w, const T* bias, T* dx) {
+    ConvParams c = flattened(params);
+    const i64 image = c.in_channels * volume(c.in_size);
+    if (image == 0) return;
+    if (c.algorithm == ConvAlgorithm::winograd &&
+        run_winograd_groups(winograd_problem(c, true, dy, w, bias, dx), groups_of(c, true))) {
+        return;
+    }
+    if (c.algorithm == ConvAlgorithm::direct) {
+        return backward_input_pixel_lanes(c, dy, w, bias, dx);
+    }
+    const i64 images = images_at_once(c, i64(sizeof(T)));
+    for (i64 first = 0; first < params.batch; first += images) {
+        c.batch = min_of(images, params.batch - first);
+        backward_input_products(c, dy + first * c.out_channels * volume(c.out_size), w, bias,
+                                dx + first * image);
     }
 }
 

@@ -9,6 +9,7 @@
 // The sum over positions is cut into units (a stretch of one image's positions), and where dw alone
 // does not give enough tasks, the units into splits with a partial dw each. Both cuts depend on
 // shape alone, and partial results are added in order: the same bits at any thread count.
+#include "cpu/conv/channel_weight_grad.h"
 #include "cpu/conv/depthwise.h"
 #include "cpu/conv/pack.h"
 #include "cpu/conv/pixel_lanes.h"
@@ -152,6 +153,7 @@ void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
         return unit ? pixel_lanes_backward_weight(c, x, dy, dw)
                     : depthwise_backward_weight(c, x, dy, dw);
     }
+    if (prefer_channel_weight_grad<T>(c)) return channel_weight_grad(c, x, dy, dw);
     Workspace<i64> offsets(c.kernel[0] + c.kernel[1] + c.kernel[2]);
     const WeightGrad<T> all = describe(c, x, dy, offsets.get());
     const i64 size = c.groups * all.rows * all.depth;

@@ -39,6 +39,14 @@ struct ProductGrid {
     i64 items() const { return batches * row_tiles * column_tiles * splits; }
 };
 
+// Where a tile's sums belong: in batch z of the output, or (not null) in a part of the workspace.
+template <class Sum>
+struct TilePlace {
+    i64 z, row0, column0;
+    int rows, columns;  // that exist
+    Sum* part;
+};
+
 template <class Math, class Work>
 struct ProductShared {
     using T = typename Math::Value;
@@ -59,36 +67,36 @@ struct ProductShared {
     typename A::Row a_rows[A::kHasRows ? Math::kRows : 1];
     typename B::Row b_rows[B::kHasRows ? Math::kColumns : 1];
     i64 columns[Work::Out::Columns::kPlain ? 1 : Math::kColumns];  // offsets in the output
+    TilePlace<typename Math::Sum> place;
 };
 
 // A tile's sums, which stand in shared memory, go to the output or to a part of the workspace. From
 // the threads' registers they would go in smaller pieces, by as many copies of this code as a
 // thread has pieces.
 template <class Math, class Work>
-FUSEDNN_DEVICE void store_sums(const ProductShared<Math, Work>& s, const Work& work, i64 z,
-                               i64 row0, i64 column0, int rows, int columns,
-                               typename Math::Sum* part) {
+FUSEDNN_DEVICE void store_sums(const ProductShared<Math, Work>& s, const Work& work) {
     using T = typename Work::Out::Value;
     using Sum = typename Math::Sum;
     constexpr int kRun = Pack<Sum>::kSize, kRuns = Math::kColumns / kRun;
-    T* out = work.out.data + z * work.out.batch;
-    const bool wide = part ? work.n % kRun == 0 : work.out.wide;
+    const TilePlace<Sum> tile = s.place;
+    T* out = work.out.data + tile.z * work.out.batch;
+    const bool wide = tile.part ? work.n % kRun == 0 : work.out.wide;
 #pragma unroll 1
     for (int at = int(threadIdx.x); at < Math::kRows * kRuns; at += Math::kThreads) {
         const int row = at / kRuns, column = at % kRuns * kRun;
-        if (row >= rows || column >= columns) continue;
-        const i64 i = row0 + row, j = column0 + column;
+        if (row >= tile.rows || column >= tile.columns) continue;
+        const i64 i = tile.row0 + row, j = tile.column0 + column;
         const Sum* sums = &s.sums[row][column];
-        const int count = columns - column < kRun ? columns - column : kRun;
-        Sum* to_part = part + i * work.n + j;
+        const int count = tile.columns - column < kRun ? tile.columns - column : kRun;
+        Sum* to_part = tile.part + i * work.n + j;
         T* line = out + i * work.out.row;
         const auto place = [&](int c) {
-            if constexpr (Work::Out::Columns::kPlain) return column0 + c;
+            if constexpr (Work::Out::Columns::kPlain) return tile.column0 + c;
             return s.columns[c];
         };
         if (wide && count == kRun) {
             const Run<Sum, kRun> run = *reinterpret_cast<const Run<Sum, kRun>*>(sums);
-            if (part) {
+            if (tile.part) {
                 *reinterpret_cast<Run<Sum, kRun>*>(to_part) = run;
                 continue;
             }
@@ -97,18 +105,18 @@ FUSEDNN_DEVICE void store_sums(const ProductShared<Math, Work>& s, const Work& w
             if (work.out.accumulate) result = *to;
 #pragma unroll
             for (int e = 0; e < kRun; ++e) {
-                result.of[e] = work.out.finish(run.of[e], result.of[e], z, i, j + e);
+                result.of[e] = work.out.finish(run.of[e], result.of[e], tile.z, i, j + e);
             }
             *to = result;
         } else {
 #pragma unroll 1
             for (int e = 0; e < count; ++e) {
-                if (part) {
+                if (tile.part) {
                     to_part[e] = sums[e];
                     continue;
                 }
                 T& to = line[place(column + e)];
-                to = work.out.finish(sums[e], work.out.accumulate ? to : T{}, z, i, j + e);
+                to = work.out.finish(sums[e], work.out.accumulate ? to : T{}, tile.z, i, j + e);
             }
         }
     }
@@ -136,6 +144,8 @@ FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work,
             s.columns[j] = work.out.columns.offset(column0 + j);
         }
     }
+    // Kept where it takes no registers while the product is made.
+    if (thread == 0) s.place = {z, row0, column0, rows, columns, part};
     __syncthreads();
 
     const T *a = work.a.data + work.a.batch_offset(z), *b = work.b.data + work.b.batch_offset(z);
@@ -147,33 +157,33 @@ FUSEDNN_DEVICE void product_tile(ProductShared<Math, Work>& s, const Work& work,
         at_a = work.a.begin(first + lane_a.depth);
         at_b = work.b.begin(first + lane_b.depth);
     }
-    const i64 steps = (last - first + kDepth - 1) / kDepth;
     Math math;
     math.clear();
+    int stage = 0, filled = 0;  // the stage to fill next; how many are on their way
 #pragma unroll 1
-    for (i64 step = 1 - kStages; step < steps; ++step) {
-        if (step >= 0) {
+    for (i64 at = first; at < last + (kStages - 1) * kDepth; at += kDepth) {
+        const bool ready = filled == kStages - 1;
+        if (ready) {
             copy_async_wait<kStages - 2>();
-            __syncthreads();  // the pair of this step has come, and that of the last is used up
+            __syncthreads();  // the oldest pair has come, and the one before it is used up
+        } else {
+            ++filled;
         }
-        const i64 ahead = step + kStages - 1;
-        if (ahead < steps) {
-            const int stage = int(ahead % kStages);
-            const i64 depth0 = first + ahead * kDepth;
+        if (at < last) {
             work.a.template copy<kThreads>(s.pairs.a[stage], a, s.a_rows, at_a,
-                                           {row0, rows, depth0, last});
+                                           {row0, rows, at, last});
             work.b.template copy<kThreads>(s.pairs.b[stage], b, s.b_rows, at_b,
-                                           {column0, columns, depth0, last});
+                                           {column0, columns, at, last});
         }
         copy_async_commit();
-        if (step >= 0)
-            math.add(s.pairs.a[step % kStages], s.pairs.b[step % kStages], work.out.format);
+        stage = stage == kStages - 1 ? 0 : stage + 1;
+        if (ready) math.add(s.pairs.a[stage], s.pairs.b[stage], work.out.format);
     }
     copy_async_wait<0>();
     __syncthreads();  // the last pair is used up: its place is the sums'
     math.store(s.sums);
     __syncthreads();
-    store_sums(s, work, z, row0, column0, rows, columns, part);
+    store_sums(s, work);
     __syncthreads();
 }
 

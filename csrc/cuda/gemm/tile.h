@@ -107,15 +107,19 @@ struct Strided {
     FUSEDNN_DEVICE void copy_runs(Tile& tile, const T* base, const TileEdges& edges) const {
         constexpr int kRun = 16 / int(sizeof(T));
         constexpr int kRuns = (kAlong ? Tile::kDepth : Tile::kRows) / kRun;
-        constexpr int kLines = kAlong ? Tile::kRows : Tile::kDepth;
+        constexpr int kLines = kAlong ? Tile::kRows : Tile::kDepth, kStep = kThreads / kRuns;
+        static_assert(kThreads % kRuns == 0, "every thread stays in its column of runs");
         const i64 deep = edges.depth_end - edges.depth0;
-#pragma unroll
-        for (int i = int(threadIdx.x); i < kRuns * kLines; i += kThreads) {
-            const int line = i / kRuns, first = i % kRuns * kRun;
+        const int first = int(threadIdx.x) % kRuns * kRun;
+        int line = int(threadIdx.x) / kRuns;
+        const T* from = base + (edges.row0 + (kAlong ? line : first)) * row +
+                        (edges.depth0 + (kAlong ? first : line)) * depth;
+        const i64 step = kStep * (kAlong ? row : depth);
+#pragma unroll 1
+        for (; line < kLines; line += kStep, from += step) {
             const int r = kAlong ? line : first, p = kAlong ? first : line;
             const i64 left = r >= edges.rows || p >= deep ? 0 : kAlong ? deep - p : edges.rows - r;
             const int bytes = int(left < kRun ? left : kRun) * int(sizeof(T));
-            const T* from = base + (edges.row0 + r) * row + (edges.depth0 + p) * depth;
             copy_async<16>(&tile.at(r, p), bytes ? from : base, bytes);
         }
     }

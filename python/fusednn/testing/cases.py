@@ -376,6 +376,17 @@ CONV_TEST = [
     # Output widths around one and two vectors of every ISA, and around the tiles of the product.
     *(conv((1, 3, 3, width), 2, 3) for width in (3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33)),
     *(conv((1, 2, 6, 6), channels, 3) for channels in (13, 14, 15, 27, 28, 29)),
+    # Few input channels, outputs of a vector and a part: rows are joined, in bands.
+    conv((2, 1, 28, 28), 32, 5),
+    conv((1, 3, 150, 24), 20, 5, padding=0),
+    conv((1, 2, 40, 21), 9, (7, 3), padding=(0, 4), dilation=(3, 2)),
+    conv((2, 6, 13, 5), 14, 3, groups=2),
+    # The weight gradient with channels in the lanes: blocks of one and two vectors, whole and not;
+    # units of some rows, of one row, and of a part of a row.
+    conv((2, 32, 18, 20), 9, 3),
+    conv((1, 47, 9, 70), 15, (3, 5), stride=(1, 2), padding=(0, 2)),
+    conv((3, 16, 7, 7), 4, 5),
+    conv((1, 64, 3, 300), 8, 3, stride=(2, 1), groups=2),
     conv((2, 33, 15, 15), 65, 3),
     # Winograd's tiles of 4 (and 2) outputs: full, one over, one short.
     *(conv((1, 16, size, size), 16, 3) for size in (4, 5, 7, 8, 9)),
