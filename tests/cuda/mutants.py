@@ -421,7 +421,7 @@ TARGETS = (
         "csrc/cuda/reduce.h",
         ("test_norm_kernels.py", "-k", "layer_norm"),
         {
-            "half of the lanes": ("step = kWidth / 2;", "step = kWidth / 4;"),
+            "half of the lanes": ("step = width / 2;", "step = width / 4;"),
             "a warp is left out": ("warp = 1; warp < warps", "warp = 2; warp < warps"),
             "a warp too many": ("warp = 1; warp < warps", "warp = 1; warp <= warps"),
             "every lane writes": ("if (thread % 32 == 0) of_warp", "of_warp"),
