@@ -98,13 +98,13 @@ py::object cast(py::handle input, const std::string& dtype) {
 py::object prelu_forward(py::handle input, py::handle weight) {
     const char* op = "prelu";
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const Array w = call.floating_like(weight, x, "weight");
     const ops::PreluView view = ops::prelu_view(ops::shape_of(x.view()), ops::shape_of(w.view()));
     void* output;
     py::object result = call.new_array(x.dtype(), x.ndim(), x.shape(), &output);
     const Run run(call, x.size() * 2);
-    with_dtype(x.dtype(), [&](auto zero) {
+    with_device_dtype(x.dtype(), [&](auto zero) {
         using T = decltype(zero);
         run.kernels<T>().prelu_forward(view.outer, view.channels, view.inner, x.data<T>(),
                                        w.data<T>(), static_cast<T*>(output));
@@ -115,7 +115,7 @@ py::object prelu_forward(py::handle input, py::handle weight) {
 py::tuple prelu_backward(py::handle grad, py::handle input, py::handle weight) {
     const char* op = "prelu";
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const Array x = call.floating_like(input, dy, "input");
     const Array w = call.floating_like(weight, dy, "weight");
     const ops::PreluView view = ops::prelu_view(ops::shape_of(x.view()), ops::shape_of(w.view()));
@@ -125,7 +125,7 @@ py::tuple prelu_backward(py::handle grad, py::handle input, py::handle weight) {
     py::object grad_weight = call.new_array(dy.dtype(), w.ndim(), w.shape(), &dw);
     {
         const Run run(call, x.size() * 8);
-        with_dtype(dy.dtype(), [&](auto zero) {
+        with_device_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().prelu_backward(view.outer, view.channels, view.inner, dy.data<T>(),
                                             x.data<T>(), w.data<T>(), static_cast<T*>(dx),

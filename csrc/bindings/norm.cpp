@@ -15,12 +15,15 @@ namespace {
 // What an element costs, all passes together.
 constexpr i64 kElementCost = 8;
 
-// An argument that may be None.
+// An argument that may be None; accumulated: of the dtype that statistics have.
 class Optional {
   public:
-    Optional(Call& call, py::handle object, const Array& like, const char* name) : name_(name) {
+    Optional(Call& call, py::handle object, const Array& like, const char* name,
+             bool accumulated = false)
+        : name_(name) {
         if (object.is_none()) return;
-        array_ = call.floating_like(object, like, name);
+        array_ = accumulated ? call.accumulated_like(object, like, name)
+                             : call.floating_like(object, like, name);
         shape_ = ops::shape_of(array_->view());
     }
     ops::NamedShape named() const { return {name_, array_ ? &shape_ : nullptr}; }
@@ -112,19 +115,19 @@ py::tuple group_norm_forward(const std::string& name, py::handle input, py::hand
                              py::handle weight, py::handle bias, double eps) {
     const char* op = name.c_str();
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const Optional w(call, weight, x, "weight"), b(call, bias, x, "bias");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params = ops::group_norm_shapes(op, shape, to_int(groups, op, "num_groups"),
                                                {w.named(), b.named()}, eps);
     const Result y(call, true, x.dtype(), shape);
-    const Result stats(call, true, x.dtype(), {3, params.batch * params.groups});
+    const Result stats(call, true, accumulate_dtype(x.dtype()), {3, params.batch * params.groups});
     {
         const Run run(call, x.size() * kElementCost);
-        with_dtype(x.dtype(), [&](auto zero) {
+        with_device_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().group_norm_forward(params, x.data<T>(), w.data<T>(), b.data<T>(),
-                                                y.get<T>(), stats.get<T>());
+                                                y.get<T>(), stats.get<Accumulate<T>>());
         });
     }
     return py::make_tuple(y.array, stats.array);
@@ -135,9 +138,9 @@ py::tuple group_norm_backward(const std::string& name, py::handle grad, py::hand
                               bool want_weight, bool want_bias) {
     const char* op = name.c_str();
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const Array x = call.floating_like(input, dy, "input");
-    const Array s = call.floating_like(stats, dy, "stats");
+    const Array s = call.accumulated_like(stats, dy, "stats");
     const Optional w(call, weight, dy, "weight");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params =
@@ -149,10 +152,10 @@ py::tuple group_norm_backward(const std::string& name, py::handle grad, py::hand
     const Result db(call, want_bias, dy.dtype(), {params.channels});
     {
         const Run run(call, x.size() * kElementCost);
-        with_dtype(dy.dtype(), [&](auto zero) {
+        with_device_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().group_norm_backward(params, dy.data<T>(), x.data<T>(), w.data<T>(),
-                                                 s.data<T>(), dx.get<T>(), dw.get<T>(),
+                                                 s.data<Accumulate<T>>(), dx.get<T>(), dw.get<T>(),
                                                  db.get<T>());
         });
     }
@@ -161,24 +164,30 @@ py::tuple group_norm_backward(const std::string& name, py::handle grad, py::hand
 
 // stats (3, C) of the batch, or of the running statistics; the latter brought up to date.
 template <class T>
-void fill_stats(Device device, const BatchNormParams& params, const T* x, T* running_mean,
-                T* running_var, double momentum, double eps, T* stats) {
+void fill_stats(Device device, const BatchNormParams& params, const T* x,
+                Accumulate<T>* running_mean, Accumulate<T>* running_var, double momentum,
+                double eps, Accumulate<T>* stats) {
     if (device == Device::cuda) {
         return cuda::batch_norm_running(params, x, running_mean, running_var, momentum, eps, stats);
     }
-    T *const mean = stats, *const low = mean + params.channels, *const last = low + params.channels;
-    if (!params.training) {
-        for (i64 c = 0; c < params.channels; ++c) {
-            mean[c] = running_mean[c], low[c] = 0, last[c] = running_var[c];
+    if constexpr (std::is_same_v<T, Accumulate<T>>) {  // 16-bit floats are a GPU's
+        T* const mean = stats;
+        T *const low = mean + params.channels, *const last = low + params.channels;
+        if (!params.training) {
+            for (i64 c = 0; c < params.channels; ++c) {
+                mean[c] = running_mean[c], low[c] = 0, last[c] = running_var[c];
+            }
+        } else if (params.outer * params.inner == 0) {
+            // An empty batch says nothing: the statistics stay what they are.
+            for (i64 i = 0; i < 3 * params.channels; ++i) stats[i] = 0;
+        } else {
+            kernels<T>().batch_norm_stats(params, x, mean, low, last);
+            ops::update_running(params, mean, low, last, momentum, running_mean, running_var);
         }
-    } else if (params.outer * params.inner == 0) {
-        // An empty batch says nothing: the statistics stay what they are.
-        for (i64 i = 0; i < 3 * params.channels; ++i) stats[i] = 0;
-    } else {
-        kernels<T>().batch_norm_stats(params, x, mean, low, last);
-        ops::update_running(params, mean, low, last, momentum, running_mean, running_var);
+        for (i64 c = 0; c < params.channels; ++c) {
+            last[c] = T(1.0 / std::sqrt(double(last[c]) + eps));
+        }
     }
-    for (i64 c = 0; c < params.channels; ++c) last[c] = T(1.0 / std::sqrt(double(last[c]) + eps));
 }
 
 py::tuple batch_norm_forward(py::handle input, py::handle running_mean, py::handle running_var,
@@ -186,10 +195,10 @@ py::tuple batch_norm_forward(py::handle input, py::handle running_mean, py::hand
                              double eps, bool relu) {
     const char* op = "batch_norm";
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const Optional w(call, weight, x, "weight"), b(call, bias, x, "bias");
-    const Optional mean(call, running_mean, x, "running_mean");
-    const Optional var(call, running_var, x, "running_var");
+    const Optional mean(call, running_mean, x, "running_mean", true);
+    const Optional var(call, running_var, x, "running_var", true);
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params = ops::batch_norm_shapes(
         op, shape, {w.named(), b.named(), mean.named(), var.named()}, training, relu);
@@ -198,24 +207,26 @@ py::tuple batch_norm_forward(py::handle input, py::handle running_mean, py::hand
     }
     const ops::Shape channels = {params.channels};
     const Result y(call, true, x.dtype(), shape),
-        stats(call, true, x.dtype(), {3, params.channels});
+        stats(call, true, accumulate_dtype(x.dtype()), {3, params.channels});
     std::optional<MutableArray> new_mean, new_var;
     if (training) {
-        const Result like(call, true, x.dtype(), channels);
+        const Result like(call, true, accumulate_dtype(x.dtype()), channels);
         const Array same = call.floating(like.array, "input");
         if (mean.named().shape) new_mean = call.mutable_like(running_mean, same, "running_mean");
         if (var.named().shape) new_var = call.mutable_like(running_var, same, "running_var");
     }
     {
         const Run run(call, x.size() * kElementCost);
-        with_dtype(x.dtype(), [&](auto zero) {
+        with_device_dtype(x.dtype(), [&](auto zero) {
             using T = decltype(zero);
             // Read, unless there is something to write.
-            T* m = new_mean ? new_mean->data<T>() : const_cast<T*>(mean.data<T>());
-            T* v = new_var ? new_var->data<T>() : const_cast<T*>(var.data<T>());
-            fill_stats<T>(call.device(), params, x.data<T>(), m, v, momentum, eps, stats.get<T>());
-            run.kernels<T>().batch_norm_apply(params, x.data<T>(), stats.get<T>(), w.data<T>(),
-                                              b.data<T>(), y.get<T>());
+            using Sum = Accumulate<T>;
+            Sum* m = new_mean ? new_mean->data<Sum>() : const_cast<Sum*>(mean.data<Sum>());
+            Sum* v = new_var ? new_var->data<Sum>() : const_cast<Sum*>(var.data<Sum>());
+            fill_stats<T>(call.device(), params, x.data<T>(), m, v, momentum, eps,
+                          stats.get<Accumulate<T>>());
+            run.kernels<T>().batch_norm_apply(params, x.data<T>(), stats.get<Accumulate<T>>(),
+                                              w.data<T>(), b.data<T>(), y.get<T>());
         });
     }
     return py::make_tuple(y.array, stats.array);
@@ -226,9 +237,9 @@ py::tuple batch_norm_backward(py::handle grad, py::handle input, py::handle outp
                               bool want_bias) {
     const char* op = "batch_norm";
     Call call(op);
-    const Array dy = call.floating(grad, "grad");
+    const Array dy = call.floating_or_half(grad, "grad");
     const Array x = call.floating_like(input, dy, "input");
-    const Array s = call.floating_like(stats, dy, "stats");
+    const Array s = call.accumulated_like(stats, dy, "stats");
     const Optional y(call, output, dy, "output"), w(call, weight, dy, "weight");
     const ops::Shape shape = ops::shape_of(x.view());
     const auto params =
@@ -241,11 +252,11 @@ py::tuple batch_norm_backward(py::handle grad, py::handle input, py::handle outp
     const Result db(call, want_bias, dy.dtype(), {params.channels});
     {
         const Run run(call, x.size() * kElementCost);
-        with_dtype(dy.dtype(), [&](auto zero) {
+        with_device_dtype(dy.dtype(), [&](auto zero) {
             using T = decltype(zero);
             run.kernels<T>().batch_norm_backward(params, dy.data<T>(), x.data<T>(), y.data<T>(),
-                                                 s.data<T>(), w.data<T>(), dx.get<T>(), dw.get<T>(),
-                                                 db.get<T>());
+                                                 s.data<Accumulate<T>>(), w.data<T>(), dx.get<T>(),
+                                                 dw.get<T>(), db.get<T>());
         });
     }
     return py::make_tuple(dx.array, dw.array, db.array);

@@ -20,6 +20,14 @@ FUSEDNN_DEVICE void store_wide(T* to, const Wide<T, kWide>& value) {
     *reinterpret_cast<Wide<T, kWide>*>(to) = value;
 }
 
+// The others move one on and `last` follows: v.of[0] again and again and then this, once around, is
+// a loop over registers, which a running index would send to memory.
+template <class T, int kWide>
+FUSEDNN_DEVICE void turn(Wide<T, kWide>& v, const T& last) {
+    for (int i = 1; i < kWide; ++i) v.of[i - 1] = v.of[i];
+    v.of[kWide - 1] = last;
+}
+
 struct HalfIn {
     const HalfBits* data;
     Format<HalfBits> format;
@@ -51,9 +59,15 @@ FUSEDNN_DEVICE Wide<float, kWide> load_wide(HalfIn from) {
 }
 template <int kWide>
 FUSEDNN_DEVICE void store_wide(HalfOut to, const Wide<float, kWide>& value) {
-    Wide<HalfBits, kWide> held;
-    for (int i = 0; i < kWide; ++i) held.of[i] = to.format.narrow(value.of[i]);
-    store_wide<kWide>(to.data, held);
+    if constexpr (kWide == 1) {
+        *to.data = to.format.narrow(value.of[0]);
+    } else {
+        Wide<std::uint32_t, kWide / 2> held;
+        for (int i = 0; i < kWide / 2; ++i) {
+            held.of[i] = to.format.narrow(value.of[2 * i], value.of[2 * i + 1]);
+        }
+        store_wide<kWide / 2>(reinterpret_cast<std::uint32_t*>(to.data), held);
+    }
 }
 
 template <class T>
@@ -70,6 +84,12 @@ template <class T>
 using In = typename ArrayOf<T>::In;
 template <class T>
 using Out = typename ArrayOf<T>::Out;
+
+// Arrays that may be one and the same, so without the promise of In and Out.
+template <class T>
+using Shared = std::conditional_t<sizeof(T) == 2, HalfIn, const T*>;
+template <class T>
+using SharedOut = std::conditional_t<sizeof(T) == 2, HalfOut, T*>;
 
 // A host's pointer as In<Storage<T>> or Out<Storage<T>>.
 template <class T>

@@ -1,8 +1,9 @@
 // Arrays (outer, channels, inner): loops with something of each channel, and sums over the rest.
 //
-// Sums are cut into slices by the shape alone and joined first to last in double: the same bits in
-// every run. Where inner is 1, threads of a warp have neighbouring channels, else a block has one
-// channel and its threads have neighbouring places.
+// Vectors are taken where all elements of one belong to a channel. Sums are cut into slices by the
+// shape alone and joined first to last in double: the same bits in every run. Where inner is 1,
+// threads of a warp have neighbouring channels, else a block has one channel and its threads have
+// neighbouring places.
 #pragma once
 #include "cuda/reduce.h"
 #include "cuda/rows.h"
@@ -18,14 +19,15 @@ struct ChannelView {
 
 // ---- elementwise ----------------------------------------
 
-// fn.run<kWide>(at, channel, step): element at + k has channel + k * step.
-template <class T, int kWide, class I, class Fn>
+// fn.run<kWide>(at, channel), for kWide elements of one channel.
+template <class T, int kWide, class Fn>
 __global__ void __launch_bounds__(kChannelThreads)
-    map_channels_kernel(I size, I channels, I inner, i64 step_channel, Fn fn) {
+    map_channels_kernel(i64 size, i64 channels, i64 inner, Fn fn) {
     const i64 step = i64(gridDim.x) * blockDim.x * kWide;
-    for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < i64(size);
-         at += step) {
-        fn.template run<kWide>(at, i64(I(at) / inner % channels), step_channel);
+#pragma unroll 1
+    for (i64 at = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kWide; at < size; at += step) {
+        const i64 line = quotient(at, inner);
+        fn.template run<kWide>(at, line - quotient(line, channels) * channels);
     }
 }
 
@@ -33,19 +35,13 @@ __global__ void __launch_bounds__(kChannelThreads)
 template <class T, class Fn>
 void map_channels(const char* name, const ChannelView& view, bool packs, const Fn& fn) {
     constexpr int wide = Pack<T>::kSize;
-    const i64 size = view.size(), step = view.inner == 1;
-    const bool vectors = packs && (view.inner == 1 ? view.channels : view.inner) % wide == 0;
+    const i64 size = view.size();
+    const bool vectors = packs && view.inner % wide == 0;
     const LaunchShape shape{blocks_for(size, kChannelThreads * (vectors ? wide : 1)),
                             kChannelThreads};
-    const auto run = [&](auto index) {
-        using I = decltype(index);
-        vectors ? launch(name, shape, map_channels_kernel<T, wide, I, Fn>, I(size),
-                         I(view.channels), I(view.inner), step, fn)
-                : launch(name, shape, map_channels_kernel<T, 1, I, Fn>, I(size), I(view.channels),
-                         I(view.inner), step, fn);
-    };
-    // Division of 32 bits is several times as fast.
-    size < (i64(1) << 31) ? run(std::uint32_t(0)) : run(i64(0));
+    vectors
+        ? launch(name, shape, map_channels_kernel<T, wide, Fn>, size, view.channels, view.inner, fn)
+        : launch(name, shape, map_channels_kernel<T, 1, Fn>, size, view.channels, view.inner, fn);
 }
 
 // ---- sums ----------------------------------------
@@ -60,6 +56,10 @@ inline i64 slice_places(const ChannelView& view) {
     return even > least ? even : least;
 }
 
+// How many places a thread reads at once: four loads in flight, of Fn::kInputs arrays.
+template <class Fn>
+constexpr int kTogether = Fn::kInputs == 1 ? 4 : 2;
+
 // partial[(slice * kValues + n) * channels + c] = the slice's sums of value n of fn(at, outer,
 // channel, values).
 template <int kValues, class T, class Fn>
@@ -67,16 +67,26 @@ __global__ void __launch_bounds__(kChannelThreads, 4)
     sum_places(i64 outer, i64 channels, i64 inner, i64 slice_size, i64 slices, double* partial,
                Fn fn) {
     const i64 places = outer * inner;
+    // How far on the next place of a thread is: rows of `inner`, and within them.
+    const i64 rows = inner < kChannelThreads ? kChannelThreads / int(inner) : 0;
+    const i64 rest = kChannelThreads - rows * inner;
+#pragma unroll 1
     for (i64 job = blockIdx.x; job < channels * slices; job += gridDim.x) {
-        const i64 channel = job % channels, slice = job / channels;
+        const i64 slice = quotient(job, channels), channel = job - slice * channels;
         const i64 begin = slice * slice_size;
         const i64 end = begin + slice_size < places ? begin + slice_size : places;
         double sum[kValues] = {};
-        for (i64 place = begin + threadIdx.x; place < end; place += kChannelThreads) {
-            const i64 o = quotient(place, inner), i = place - o * inner;
+        i64 place = begin + threadIdx.x, o = quotient(place, inner), i = place - o * inner;
+        i64 at = (o * channels + channel) * inner + i;
+#pragma unroll kTogether < Fn>
+        for (; place < end; place += kChannelThreads) {
             T value[kValues];
-            fn((o * channels + channel) * inner + i, o, channel, value);
+            fn(at, o, channel, value);
             for (int n = 0; n < kValues; ++n) sum[n] += double(value[n]);
+            const bool over = (i += rest) >= inner;
+            i -= over ? inner : 0;
+            o += rows + over;
+            at += rows * channels * inner + rest + (over ? (channels - 1) * inner : 0);
         }
         for (int n = 0; n < kValues; ++n) {
             const double total = block_reduce<kChannelThreads>(sum[n], Add());
@@ -92,12 +102,14 @@ __global__ void __launch_bounds__(kChannelThreads)
     FUSEDNN_SHARED(double[kValues][warps][32], of_warp);
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     const i64 groups = (channels + 31) / 32;
+#pragma unroll 1
     for (i64 job = blockIdx.x; job < groups * slices; job += gridDim.x) {
-        const i64 channel = job % groups * 32 + lane, slice = job / groups;
+        const i64 slice = quotient(job, groups), channel = (job - slice * groups) * 32 + lane;
         const i64 begin = slice * slice_size;
         const i64 end = begin + slice_size < outer ? begin + slice_size : outer;
         double sum[kValues] = {};
         if (channel < channels) {
+#pragma unroll kTogether < Fn>
             for (i64 o = begin + warp; o < end; o += warps) {
                 T value[kValues];
                 fn(o * channels + channel, o, channel, value);
@@ -109,6 +121,7 @@ __global__ void __launch_bounds__(kChannelThreads)
         __syncthreads();
         if (warp < kValues && channel < channels) {
             double total = 0;
+#pragma unroll 1
             for (int w = 0; w < warps; ++w) total += of_warp[warp][w][lane];
             partial[(slice * kValues + warp) * channels + channel] = total;
         }
@@ -120,8 +133,10 @@ template <int kValues, class Finish>
 __global__ void __launch_bounds__(kChannelThreads)
     join_slices(i64 channels, i64 slices, const double* partial, Finish finish) {
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 c = i64(blockIdx.x) * blockDim.x + threadIdx.x; c < channels; c += step) {
         double sum[kValues] = {};
+#pragma unroll 4
         for (i64 slice = 0; slice < slices; ++slice) {
             for (int n = 0; n < kValues; ++n) {
                 sum[n] += partial[(slice * kValues + n) * channels + c];
@@ -144,8 +159,9 @@ void sum_columns_of(const char* name, const ChannelView& view, const Fn& fn, con
            join_slices<kValues, Finish>, view.channels, slices, partial.get(), finish);
 }
 
-// Sums over all places of each channel. fn: struct with operator()(at, outer, channel, T (&)[n])
-// const; finish: one with operator()(channel, const double (&)[n]) const.
+// Sums over all places of each channel. fn: struct with kInputs, the arrays that it reads, and
+// operator()(at, outer, channel, T (&)[n]) const; finish: one with operator()(channel, const double
+// (&)[n]) const.
 template <int kValues, class T, class Fn, class Finish>
 void sum_channels(const char* name, const ChannelView& view, const Fn& fn, const Finish& finish) {
     if (view.inner == 1) return sum_columns_of<kValues, T>(name, view, fn, finish);

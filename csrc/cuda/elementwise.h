@@ -17,11 +17,25 @@ struct alignas(16) Pack {
     T of[kSize];
 };
 
-// a / b for positions: division of 32 bits is several times as fast.
+// a / b for positions, a >= 0 and b > 0. Division of 32 bits is several times as fast. Others go 20
+// bits at a time by way of float, in a tenth of the machine code of a division of 64 bits: what a
+// digit leaves over, or takes too much, is the next one's.
 FUSEDNN_DEVICE i64 quotient(i64 a, i64 b) {
     if (((a | b) >> 32) == 0) return std::uint32_t(a) / std::uint32_t(b);
-    return a / b;
+    const float inverse = __fdividef(1.0f, float(b));
+    i64 result = 0, rest = a;
+#pragma unroll 1
+    while (rest < 0 || rest >= b) {
+        i64 digit = i64(float(rest) * inverse);
+        if (digit == 0) digit = rest < 0 ? -1 : 1;
+        result += digit;
+        rest -= digit * b;
+    }
+    return result;
 }
+
+// Loops that step on by the grid are not unrolled: hardly a thread steps on at all, since there are
+// blocks for every vector.
 
 // The vectors of the arrays, then the elements that are left; all of them, where the arrays begin
 // between the vectors.
@@ -31,6 +45,7 @@ __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
     constexpr int n = Pack<T>::kSize;
     const i64 whole = packs ? size / n : 0, step = i64(gridDim.x) * blockDim.x;
     const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
+#pragma unroll 1
     for (i64 i = thread; i < whole; i += step) {
         const Pack<T> va = reinterpret_cast<const Pack<T>*>(a)[i];
         Pack<T> result;
@@ -42,6 +57,7 @@ __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
         }
         reinterpret_cast<Pack<T>*>(out)[i] = result;
     }
+#pragma unroll 1
     for (i64 i = whole * n + thread; i < size; i += step) {
         if constexpr (kInputs == 2) {
             out[i] = fn(a[i], b[i]);
@@ -59,6 +75,7 @@ __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
     constexpr int n = Pack<HalfBits>::kSize;
     const i64 whole = packs ? size / n : 0, step = i64(gridDim.x) * blockDim.x;
     const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
+#pragma unroll 1
     for (i64 i = thread; i < whole; i += step) {
         auto value = load_wide<n>(a + i * n);
         if constexpr (kInputs == 2) {
@@ -69,6 +86,7 @@ __global__ void __launch_bounds__(kElementThreads, kElementBlocks)
         }
         store_wide<n>(out + i * n, value);
     }
+#pragma unroll 1
     for (i64 i = whole * n + thread; i < size; i += step) {
         if constexpr (kInputs == 2) {
             out[i] = fn(a[i], b[i]);

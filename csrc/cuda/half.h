@@ -2,9 +2,26 @@
 // float, and rounded to nearest even once. The functions take float and double as well, which they
 // leave as they are, so that one kernel serves all four.
 #pragma once
+#include <cstring>
+
 #include "core/types.h"
 
 namespace fusednn::cuda {
+
+// Two floats as 16-bit floats in one word, the first below: one instruction, where a single one
+// goes through the slow unit of conversions.
+template <class T>
+FUSEDNN_DEVICE std::uint32_t narrow_pair(float low, float high) {
+    std::uint32_t bits;
+    if constexpr (std::is_same_v<T, BFloat16>) {
+        const auto both = __floats2bfloat162_rn(low, high);
+        memcpy(&bits, &both, sizeof bits);
+    } else {
+        const auto both = __floats2half2_rn(low, high);
+        memcpy(&bits, &both, sizeof bits);
+    }
+    return bits;
+}
 
 // The types of CUDA's own functions.
 template <class T>
@@ -38,10 +55,8 @@ FUSEDNN_DEVICE float widen(Float16 x) {
 // narrow<T>(x): x of Accumulate<T> as a T.
 template <class T>
 FUSEDNN_DEVICE T narrow(Accumulate<T> x) {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-        return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
-    } else if constexpr (std::is_same_v<T, Float16>) {
-        return {__half_as_ushort(__float2half_rn(x))};
+    if constexpr (sizeof(T) == 2) {
+        return {std::uint16_t(narrow_pair<T>(x, 0.0f))};
     } else {
         return x;
     }
@@ -69,12 +84,20 @@ struct Format {
 };
 template <>
 struct Format<HalfBits> {
-    bool brain;  // bfloat16, else float16
+    std::uint32_t brain;  // all bits: bfloat16; none: float16
+
+    Format() = default;
+    constexpr Format(bool bfloat16) : brain(bfloat16 ? ~0u : 0u) {}
+    // Both conversions, then one of them by its bits: three instructions. For a condition the
+    // compiler would write every loop twice, once for each format.
     FUSEDNN_DEVICE float widen(HalfBits x) const {
-        return brain ? cuda::widen(BFloat16{x.bits}) : cuda::widen(Float16{x.bits});
+        const std::uint32_t other = __float_as_uint(cuda::widen(Float16{x.bits}));
+        return __uint_as_float((std::uint32_t(x.bits) << 16 & brain) | (other & ~brain));
     }
-    FUSEDNN_DEVICE HalfBits narrow(float x) const {
-        return {brain ? cuda::narrow<BFloat16>(x).bits : cuda::narrow<Float16>(x).bits};
+    FUSEDNN_DEVICE HalfBits narrow(float x) const { return {std::uint16_t(narrow(x, 0.0f))}; }
+    FUSEDNN_DEVICE std::uint32_t narrow(float low, float high) const {
+        return (narrow_pair<BFloat16>(low, high) & brain) |
+               (narrow_pair<Float16>(low, high) & ~brain);
     }
 };
 

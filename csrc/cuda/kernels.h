@@ -78,18 +78,19 @@ void layer_norm_backward(const LayerNormParams&, const T* dy, const T* x, const 
                          const Accumulate<T>* stats, T* dx, T* dw, T* db);
 template <class T>
 void group_norm_forward(const GroupNormParams&, const T* x, const T* weight, const T* bias, T* y,
-                        T* stats);
+                        Accumulate<T>* stats);
 template <class T>
 void group_norm_backward(const GroupNormParams&, const T* dy, const T* x, const T* weight,
-                         const T* stats, T* dx, T* dw, T* db);
+                         const Accumulate<T>* stats, T* dx, T* dw, T* db);
 template <class T>
-void batch_norm_stats(const BatchNormParams&, const T* x, T* mean, T* low, T* variance);
+void batch_norm_stats(const BatchNormParams&, const T* x, Accumulate<T>* mean, Accumulate<T>* low,
+                      Accumulate<T>* variance);
 template <class T>
-void batch_norm_apply(const BatchNormParams&, const T* x, const T* stats, const T* weight,
-                      const T* bias, T* y);
+void batch_norm_apply(const BatchNormParams&, const T* x, const Accumulate<T>* stats,
+                      const T* weight, const T* bias, T* y);
 template <class T>
 void batch_norm_backward(const BatchNormParams&, const T* dy, const T* x, const T* y,
-                         const T* stats, const T* weight, T* dx, T* dw, T* db);
+                         const Accumulate<T>* stats, const T* weight, T* dx, T* dw, T* db);
 
 template <class T>
 void embedding_forward(i64 count, i64 width, const i64* ids, const T* table, T* y);

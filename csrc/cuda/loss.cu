@@ -17,6 +17,9 @@ namespace fusednn::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Of the backward on a multiprocessor: doubles' exponentials take more than 64 registers.
+template <class T>
+constexpr int kBlocks = sizeof(T) == 8 ? 3 : 4;
 
 template <class T>
 struct Weights {
@@ -55,15 +58,38 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) *sum = T(total);
 }
 
+// What the gradient of a position is made of.
+template <class T>
+struct Slopes {
+    i64 target;
+    bool ignored;
+    T slope, soft, hit;
+    FUSEDNN_DEVICE Slopes(const Weights<T>& w, i64 position, bool live, const T* scale, T sum)
+        : ignored(!live || w.ignored(position)) {
+        target = ignored ? 0 : w.target[position];
+        const T factor = ignored ? T(0) : scale[position];
+        const T weight = ignored ? T(0) : w.of(target) * w.hard;
+        slope = factor * (weight + w.soft * w.total()) / sum;
+        soft = factor * w.soft;
+        hit = factor * weight;
+    }
+    // Of class k, given exp(x_k - maximum).
+    FUSEDNN_DEVICE T of(const Weights<T>& w, i64 k, T power) const {
+        T grad = power * slope;
+        if (w.soft != T(0)) grad -= soft * w.of(k);
+        if (k == target) grad -= hit;
+        return ignored ? T(0) : grad;
+    }
+};
+
 // ---- rows ----------------------------------------
 
 // Maximum and sum of exponentials of the team's row.
 template <class T>
 struct RowSums {
     T most, sum;
-    template <int kTeam, int kWide, class Row>
-    FUSEDNN_DEVICE RowSums(const RowTeam<kTeam, kWide>& team, Row row)
-        : most(-T(INFINITY)), sum(0) {
+    template <int kWide, class Row>
+    FUSEDNN_DEVICE RowSums(const RowTeam<kWide>& team, Row row) : most(-T(INFINITY)), sum(0) {
         team.each([&](i64 k) {
             const auto v = load_wide<kWide>(row + k);
             for (int i = 0; i < kWide; ++i) most = Larger()(most, v.of[i]);
@@ -77,13 +103,14 @@ struct RowSums {
     }
 };
 
-template <int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads)
-    forward_rows(Weights<Accumulate<T>> w, i64 rows, In<T> x, Accumulate<T>* losses,
+template <int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads, 4)
+    forward_rows(Weights<Accumulate<T>> w, int threads, i64 rows, In<T> x, Accumulate<T>* losses,
                  Accumulate<T>* weights) {
     using Sum = Accumulate<T>;
-    for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
-        const RowTeam<kTeam, kWide> team(first, rows, w.classes);
+#pragma unroll 1
+    for (i64 first = first_row(threads); first < rows; first += row_step(threads)) {
+        const RowTeam<kWide> team(threads, first, rows, w.classes);
         const auto row = x + team.row * w.classes;
         const RowSums<Sum> sums(team, row);
         const Sum log_sum = log(sums.sum);
@@ -105,28 +132,22 @@ __global__ void __launch_bounds__(kRowThreads)
     }
 }
 
-template <int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads)
-    backward_rows(Weights<Accumulate<T>> w, i64 rows, In<T> x,
+template <int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads, kBlocks<T>)
+    backward_rows(Weights<Accumulate<T>> w, int threads, i64 rows, In<T> x,
                   const Accumulate<T>* __restrict__ scale, Out<T> dx) {
     using Sum = Accumulate<T>;
-    for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
-        const RowTeam<kTeam, kWide> team(first, rows, w.classes);
+#pragma unroll 1
+    for (i64 first = first_row(threads); first < rows; first += row_step(threads)) {
+        const RowTeam<kWide> team(threads, first, rows, w.classes);
         const auto row = x + team.row * w.classes;
         const auto to = dx + team.row * w.classes;
         const RowSums<Sum> sums(team, row);
-        const bool ignored = !team.live || w.ignored(team.row);
-        const i64 target = ignored ? 0 : w.target[team.row];
-        const Sum factor = ignored ? Sum(0) : scale[team.row];
-        const Sum weight = ignored ? Sum(0) : w.of(target) * w.hard;
-        const Sum slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
+        const Slopes<Sum> slopes(w, team.row, team.live, scale, sums.sum);
         team.each([&](i64 k) {
             auto v = load_wide<kWide>(row + k);
             for (int i = 0; i < kWide; ++i) {
-                Sum grad = exp(v.of[i] - sums.most) * slope;
-                if (w.soft != Sum(0)) grad -= soft * w.of(k + i);
-                if (k + i == target) grad -= factor * weight;
-                v.of[i] = ignored ? Sum(0) : grad;
+                v.of[i] = slopes.of(w, k + i, exp(v.of[i] - sums.most));
             }
             store_wide<kWide>(to + k, v);
         });
@@ -140,8 +161,8 @@ struct ColumnSums {
     T most, sum;
     template <class Column>
     FUSEDNN_DEVICE ColumnSums(i64 classes, i64 inner, Column column) : most(-T(INFINITY)), sum(0) {
-        for (i64 k = 0; k < classes; ++k) most = Larger()(most, column[k * inner]);
-        for (i64 k = 0; k < classes; ++k) sum += exp(column[k * inner] - most);
+        for_each_class<T>(classes, 0, inner, [&](i64 k) { most = Larger()(most, column[k]); });
+        for_each_class<T>(classes, 0, inner, [&](i64 k) { sum += exp(column[k] - most); });
     }
 };
 
@@ -151,6 +172,7 @@ __global__ void __launch_bounds__(kThreads)
                     Accumulate<T>* losses, Accumulate<T>* weights) {
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner);
         const auto column = x + o * w.classes * inner + (at - o * inner);
@@ -158,6 +180,7 @@ __global__ void __launch_bounds__(kThreads)
         const Sum log_sum = log(sums.sum);
         Sum smooth = Sum(0), loss = Sum(0);
         if (w.soft != Sum(0)) {
+#pragma unroll 1
             for (i64 k = 0; k < w.classes; ++k) {
                 smooth += w.of(k) * (log_sum - (column[k * inner] - sums.most));
             }
@@ -168,27 +191,21 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks<T>)
     backward_columns(Weights<Accumulate<T>> w, i64 columns, i64 inner, In<T> x,
                      const Accumulate<T>* __restrict__ scale, Out<T> dx) {
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner);
         const i64 base = o * w.classes * inner + (at - o * inner);
-        if (w.ignored(at)) {
-            for (i64 k = 0; k < w.classes; ++k) dx[base + k * inner] = Sum(0);
-            continue;
-        }
         const ColumnSums<Sum> sums(w.classes, inner, x + base);
-        const i64 target = w.target[at];
-        const Sum factor = scale[at], weight = w.of(target) * w.hard;
-        const Sum slope = factor * (weight + w.soft * w.total()) / sums.sum, soft = factor * w.soft;
+        const Slopes<Sum> slopes(w, at, true, scale, sums.sum);
+        constexpr int together = sizeof(Sum) == 8 ? 1 : 2;
+#pragma unroll together
         for (i64 k = 0; k < w.classes; ++k) {
-            Sum grad = exp(x[base + k * inner] - sums.most) * slope;
-            if (w.soft != Sum(0)) grad -= soft * w.of(k);
-            if (k == target) grad -= factor * weight;
-            dx[base + k * inner] = grad;
+            dx[base + k * inner] = slopes.of(w, k, exp(x[base + k * inner] - sums.most));
         }
     }
 }
@@ -201,6 +218,7 @@ __global__ void __launch_bounds__(kThreads)
                 Accumulate<T>* weights) {
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         Sum loss = Sum(0);
         if (!w.ignored(at)) {
@@ -217,6 +235,7 @@ __global__ void __launch_bounds__(kThreads)
                  const Accumulate<T>* __restrict__ scale, Out<T> dx) {
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < size; at += step) {
         const i64 line = quotient(at, inner), o = quotient(line, w.classes);
         const i64 k = line - o * w.classes, position = o * inner + (at - line * inner);
@@ -264,10 +283,9 @@ void cross_entropy_forward(const CrossEntropyParams<T>& p, const T* x, Accumulat
         launch(name, shape, forward_columns<Storage<T>>, call.weights, columns, p.inner, reading(x),
                losses, weights);
     } else {
-        with_team<T>(p.classes, rows_of_packs<T>(p.classes, x), [&](auto team, auto wide) {
-            launch(name, row_shape<decltype(team)::value>(columns),
-                   forward_rows<decltype(team)::value, decltype(wide)::value, Storage<T>>,
-                   call.weights, columns, reading(x), losses, weights);
+        with_team<T>(p.classes, rows_of_packs<T>(p.classes, x), [&](int team, auto wide) {
+            launch(name, row_shape(team, columns), forward_rows<decltype(wide)::value, Storage<T>>,
+                   call.weights, team, columns, reading(x), losses, weights);
         });
     }
 }
@@ -285,10 +303,9 @@ void cross_entropy_backward(const CrossEntropyParams<T>& p, const T* x, const Ac
         launch(name, {blocks_for(columns, kThreads), kThreads}, backward_columns<Storage<T>>,
                call.weights, columns, p.inner, reading(x), scale, writing(dx));
     } else if (size > 0) {
-        with_team<T>(p.classes, rows_of_packs<T>(p.classes, x, dx), [&](auto team, auto wide) {
-            launch(name, row_shape<decltype(team)::value>(columns),
-                   backward_rows<decltype(team)::value, decltype(wide)::value, Storage<T>>,
-                   call.weights, columns, reading(x), scale, writing(dx));
+        with_team<T>(p.classes, rows_of_packs<T>(p.classes, x, dx), [&](int team, auto wide) {
+            launch(name, row_shape(team, columns), backward_rows<decltype(wide)::value, Storage<T>>,
+                   call.weights, team, columns, reading(x), scale, writing(dx));
         });
     }
 }

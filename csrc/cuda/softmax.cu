@@ -15,31 +15,32 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <bool kLog, class T>
-FUSEDNN_DEVICE T forward_value(T x, T most, T last) {
-    // last: log(sum) or 1 / sum. One subtracted after the other: their sum would lose the small
-    // one's last bits.
-    if constexpr (kLog) return (x - most) - last;
-    return exp(x - most) * last;
+// Logarithms or not is asked when the kernel runs: a branch that all threads take alike.
+//
+// last: log(sum) or 1 / sum. One subtracted after the other: their sum would lose the small one's
+// last bits.
+template <class T>
+FUSEDNN_DEVICE T forward_value(bool log, T x, T most, T last) {
+    return log ? (x - most) - last : exp(x - most) * last;
 }
-template <bool kLog, class T>
-FUSEDNN_DEVICE T backward_term(T dy, T y) {
-    return kLog ? dy : dy * y;
+template <class T>
+FUSEDNN_DEVICE T backward_term(bool log, T dy, T y) {
+    return log ? dy : dy * y;
 }
-template <bool kLog, class T>
-FUSEDNN_DEVICE T backward_value(T dy, T y, T sum) {
-    if constexpr (kLog) return dy - exp(y) * sum;
-    return y * (dy - sum);
+template <class T>
+FUSEDNN_DEVICE T backward_value(bool log, T dy, T y, T sum) {
+    return log ? dy - exp(y) * sum : y * (dy - sum);
 }
 
 // ---- rows ----------------------------------------
 
-template <bool kLog, int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads, 3)
-    forward_rows(i64 rows, i64 classes, In<T> x, Out<T> y) {
+template <int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads, 4)
+    forward_rows(bool log_of_it, int threads, i64 rows, i64 classes, In<T> x, Out<T> y) {
     using Sum = Accumulate<T>;
-    for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
-        const RowTeam<kTeam, kWide> team(first, rows, classes);
+#pragma unroll 1
+    for (i64 first = first_row(threads); first < rows; first += row_step(threads)) {
+        const RowTeam<kWide> team(threads, first, rows, classes);
         const auto from = x + team.row * classes;
         const auto to = y + team.row * classes;
         Sum most = -Sum(INFINITY), sum = Sum(0);
@@ -53,33 +54,36 @@ __global__ void __launch_bounds__(kRowThreads, 3)
             for (int i = 0; i < kWide; ++i) sum += exp(v.of[i] - most);
         });
         sum = team.all(sum, Add());
-        const Sum last = kLog ? log(sum) : Sum(1) / sum;
+        const Sum last = log_of_it ? log(sum) : Sum(1) / sum;
         team.each([&](i64 k) {
             auto v = load_wide<kWide>(from + k);
-            for (int i = 0; i < kWide; ++i) v.of[i] = forward_value<kLog>(v.of[i], most, last);
+            for (int i = 0; i < kWide; ++i) {
+                v.of[i] = forward_value(log_of_it, v.of[i], most, last);
+            }
             store_wide<kWide>(to + k, v);
         });
     }
 }
 
-template <bool kLog, int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads, 3)
-    backward_rows(i64 rows, i64 classes, In<T> dy, In<T> y, Out<T> dx) {
+template <int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads, 4)
+    backward_rows(bool log, int threads, i64 rows, i64 classes, In<T> dy, In<T> y, Out<T> dx) {
     using Sum = Accumulate<T>;
-    for (i64 first = first_row<kTeam>(); first < rows; first += row_step<kTeam>()) {
-        const RowTeam<kTeam, kWide> team(first, rows, classes);
+#pragma unroll 1
+    for (i64 first = first_row(threads); first < rows; first += row_step(threads)) {
+        const RowTeam<kWide> team(threads, first, rows, classes);
         const i64 row = team.row * classes;
         Sum sum = Sum(0);
         team.each([&](i64 k) {
             const auto g = load_wide<kWide>(dy + row + k), v = load_wide<kWide>(y + row + k);
-            for (int i = 0; i < kWide; ++i) sum += backward_term<kLog>(g.of[i], v.of[i]);
+            for (int i = 0; i < kWide; ++i) sum += backward_term(log, g.of[i], v.of[i]);
         });
         sum = team.all(sum, Add());
         team.each([&](i64 k) {
             auto g = load_wide<kWide>(dy + row + k);
             const auto v = load_wide<kWide>(y + row + k);
             for (int i = 0; i < kWide; ++i) {
-                g.of[i] = backward_value<kLog>(g.of[i], v.of[i], sum);
+                g.of[i] = backward_value(log, g.of[i], v.of[i], sum);
             }
             store_wide<kWide>(dx + row + k, g);
         });
@@ -88,70 +92,65 @@ __global__ void __launch_bounds__(kRowThreads, 3)
 
 // ---- columns ----------------------------------------
 
-template <bool kLog, class T>
-__global__ void __launch_bounds__(kThreads)
-    forward_columns(i64 columns, i64 classes, i64 inner, In<T> x, Out<T> y) {
+template <class T>
+__global__ void __launch_bounds__(kThreads, 4)
+    forward_columns(bool log_of_it, i64 columns, i64 classes, i64 inner, In<T> x, Out<T> y) {
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner), base = o * classes * inner + (at - o * inner);
         Sum most = -Sum(INFINITY), sum = Sum(0);
-        for (i64 k = 0; k < classes; ++k) most = Larger()(most, x[base + k * inner]);
-        for (i64 k = 0; k < classes; ++k) sum += exp(x[base + k * inner] - most);
-        const Sum last = kLog ? log(sum) : Sum(1) / sum;
-        for (i64 k = 0; k < classes; ++k) {
-            y[base + k * inner] = forward_value<kLog>(x[base + k * inner], most, last);
-        }
+        for_each_class<T>(classes, base, inner, [&](i64 k) { most = Larger()(most, x[k]); });
+        for_each_class<T>(classes, base, inner, [&](i64 k) { sum += exp(x[k] - most); });
+        const Sum last = log_of_it ? log(sum) : Sum(1) / sum;
+        for_each_class<T>(classes, base, inner,
+                          [&](i64 k) { y[k] = forward_value(log_of_it, Sum(x[k]), most, last); });
     }
 }
 
-template <bool kLog, class T>
-__global__ void __launch_bounds__(kThreads)
-    backward_columns(i64 columns, i64 classes, i64 inner, In<T> dy, In<T> y, Out<T> dx) {
+template <class T>
+__global__ void __launch_bounds__(kThreads, 4)
+    backward_columns(bool log, i64 columns, i64 classes, i64 inner, In<T> dy, In<T> y, Out<T> dx) {
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < columns; at += step) {
         const i64 o = quotient(at, inner), base = o * classes * inner + (at - o * inner);
         Sum sum = Sum(0);
-        for (i64 k = 0; k < classes; ++k) {
-            sum += backward_term<kLog>(dy[base + k * inner], y[base + k * inner]);
-        }
-        for (i64 k = 0; k < classes; ++k) {
-            const i64 here = base + k * inner;
-            dx[here] = backward_value<kLog>(dy[here], y[here], sum);
-        }
+        for_each_class<T>(classes, base, inner,
+                          [&](i64 k) { sum += backward_term(log, Sum(dy[k]), Sum(y[k])); });
+        for_each_class<T>(classes, base, inner,
+                          [&](i64 k) { dx[k] = backward_value(log, Sum(dy[k]), Sum(y[k]), sum); });
     }
 }
 
-template <bool kLog, class T>
-void forward(const char* name, i64 outer, i64 classes, i64 inner, const T* x, T* y) {
+template <class T>
+void forward(const char* name, bool log, i64 outer, i64 classes, i64 inner, const T* x, T* y) {
     if (classes == 0) return;
     if (inner != 1) {
-        launch(name, {blocks_for(outer * inner, kThreads), kThreads},
-               forward_columns<kLog, Storage<T>>, outer * inner, classes, inner, reading(x),
-               writing(y));
+        launch(name, {blocks_for(outer * inner, kThreads), kThreads}, forward_columns<Storage<T>>,
+               log, outer * inner, classes, inner, reading(x), writing(y));
         return;
     }
-    with_team<T>(classes, rows_of_packs<T>(classes, x, y), [&](auto team, auto wide) {
-        launch(name, row_shape<decltype(team)::value>(outer),
-               forward_rows<kLog, decltype(team)::value, decltype(wide)::value, Storage<T>>, outer,
-               classes, reading(x), writing(y));
+    with_team<T>(classes, rows_of_packs<T>(classes, x, y), [&](int team, auto wide) {
+        launch(name, row_shape(team, outer), forward_rows<decltype(wide)::value, Storage<T>>, log,
+               team, outer, classes, reading(x), writing(y));
     });
 }
 
-template <bool kLog, class T>
-void backward(const char* name, i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx) {
+template <class T>
+void backward(const char* name, bool log, i64 outer, i64 classes, i64 inner, const T* dy,
+              const T* y, T* dx) {
     if (classes == 0) return;
     if (inner != 1) {
-        launch(name, {blocks_for(outer * inner, kThreads), kThreads},
-               backward_columns<kLog, Storage<T>>, outer * inner, classes, inner, reading(dy),
-               reading(y), writing(dx));
+        launch(name, {blocks_for(outer * inner, kThreads), kThreads}, backward_columns<Storage<T>>,
+               log, outer * inner, classes, inner, reading(dy), reading(y), writing(dx));
         return;
     }
-    with_team<T>(classes, rows_of_packs<T>(classes, dy, y, dx), [&](auto team, auto wide) {
-        launch(name, row_shape<decltype(team)::value>(outer),
-               backward_rows<kLog, decltype(team)::value, decltype(wide)::value, Storage<T>>, outer,
-               classes, reading(dy), reading(y), writing(dx));
+    with_team<T>(classes, rows_of_packs<T>(classes, dy, y, dx), [&](int team, auto wide) {
+        launch(name, row_shape(team, outer), backward_rows<decltype(wide)::value, Storage<T>>, log,
+               team, outer, classes, reading(dy), reading(y), writing(dx));
     });
 }
 
@@ -159,19 +158,19 @@ void backward(const char* name, i64 outer, i64 classes, i64 inner, const T* dy, 
 
 template <class T>
 void softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y) {
-    forward<false>("softmax_forward", outer, classes, inner, x, y);
+    forward("softmax_forward", false, outer, classes, inner, x, y);
 }
 template <class T>
 void softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx) {
-    backward<false>("softmax_backward", outer, classes, inner, dy, y, dx);
+    backward("softmax_backward", false, outer, classes, inner, dy, y, dx);
 }
 template <class T>
 void log_softmax_forward(i64 outer, i64 classes, i64 inner, const T* x, T* y) {
-    forward<true>("log_softmax_forward", outer, classes, inner, x, y);
+    forward("log_softmax_forward", true, outer, classes, inner, x, y);
 }
 template <class T>
 void log_softmax_backward(i64 outer, i64 classes, i64 inner, const T* dy, const T* y, T* dx) {
-    backward<true>("log_softmax_backward", outer, classes, inner, dy, y, dx);
+    backward("log_softmax_backward", true, outer, classes, inner, dy, y, dx);
 }
 
 #define FUSEDNN_SOFTMAX(T)                                                    \

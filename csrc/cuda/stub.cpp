@@ -75,13 +75,17 @@ template void embedding_starts<float>(i64, i64, const i64*, const i64*, i64*, fl
 template void embedding_starts<double>(i64, i64, const i64*, const i64*, i64*, double*);
 
 template <class T>
-void batch_norm_running(const BatchNormParams&, const T*, T*, T*, double, double, T*) {
+void batch_norm_running(const BatchNormParams&, const T*, Accumulate<T>*, Accumulate<T>*, double,
+                        double, Accumulate<T>*) {
     throw DeviceError(status());
 }
-template void batch_norm_running<float>(const BatchNormParams&, const float*, float*, float*,
-                                        double, double, float*);
-template void batch_norm_running<double>(const BatchNormParams&, const double*, double*, double*,
-                                         double, double, double*);
+#define FUSEDNN_RUNNING(T)                                                                \
+    template void batch_norm_running<T>(const BatchNormParams&, const T*, Accumulate<T>*, \
+                                        Accumulate<T>*, double, double, Accumulate<T>*);
+FUSEDNN_RUNNING(float)
+FUSEDNN_RUNNING(double)
+FUSEDNN_RUNNING(BFloat16)
+FUSEDNN_RUNNING(Float16)
 
 void max_pool_indices(const PoolParams&, const void*, int, i64*) {
     throw DeviceError(status());

@@ -71,10 +71,13 @@ struct Chunk {
         if (packs) {
             constexpr int wide = Pack<T>::kSize;
             rest += (end - begin) / wide * wide;
+            // Of every array a vector is in flight, in as many threads as fit: enough for memory.
+#pragma unroll 1
             for (i64 i = begin + i64(threadIdx.x) * wide; i < rest; i += kElementThreads * wide) {
                 body(i, Vector{});
             }
         }
+#pragma unroll 1
         for (i64 i = rest + threadIdx.x; i < end; i += kElementThreads) body(i, Single{});
     }
 };

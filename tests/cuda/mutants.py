@@ -297,6 +297,10 @@ TARGETS = (
             "tail of the wrong side": ("in * normal_tail(-in);\n", "in * normal_tail(in);\n"),
             "no limit at -infinity": ("at_least(x, kNothing<T>) * L", "x * L"),
             "slope of tanh": ("(T(1) - v) * (T(1) + v)", "(T(1) - v) * (T(1) - v)"),
+            "a piece too few": ("vector ? pieces : 1;", "vector ? pieces - 1 : 1;"),
+            "a single one of another piece": ("ring.of[pieces - 1].get", "ring.of[0].get"),
+            "the rest begins too late": ("item + whole * (n - 1)", "item + whole * n"),
+            "factors do not turn": ("turn(factors, result);", ""),
         },
     ),
     Target(
@@ -379,7 +383,10 @@ TARGETS = (
         ("test_half_kernels.py", "-k", "test_softmax"),
         {
             "the first of each vector": ("widen(held.of[i])", "widen(held.of[0])"),
-            "not narrowed": ("to.format.narrow(value.of[i])", "to.format.narrow(value.of[0])"),
+            "not narrowed": (
+                "value.of[2 * i], value.of[2 * i + 1]",
+                "value.of[2 * i], value.of[2 * i]",
+            ),
             "no step to the row": ("return {data + n, format};", "return {data, format};"),
         },
         compiled="csrc/cuda/softmax.cu",
@@ -453,7 +460,7 @@ TARGETS = (
         "csrc/cuda/reduce.h",
         ("test_norm_kernels.py", "-k", "layer_norm"),
         {
-            "half of the lanes": ("step = kWidth / 2;", "step = kWidth / 4;"),
+            "half of the lanes": ("step = width / 2;", "step = width / 4;"),
             "a warp is left out": ("warp = 1; warp < warps", "warp = 2; warp < warps"),
             "a warp too many": ("warp = 1; warp < warps", "warp = 1; warp <= warps"),
             "every lane writes": ("if (thread % 32 == 0) of_warp", "of_warp"),
@@ -465,12 +472,39 @@ TARGETS = (
         ("test_softmax_kernels.py", "-k", "test_softmax"),
         {
             "a row too many": ("live(row < rows)", "live(row <= rows)"),
-            "past the row's end": ("k < size; k += kTeam", "k <= size; k += kTeam"),
-            "teams share a row": ("first + threadIdx.x / kTeam", "first + threadIdx.x / kTeam / 2"),
+            "past the row's end": ("k < size; k += threads", "k <= size; k += threads"),
+            "teams share a row": (
+                "threadIdx.x / unsigned(team)",
+                "threadIdx.x / unsigned(team) / 2",
+            ),
             "vectors anywhere": ("size % Pack<T>::kSize == 0 &&", ""),
-            "steps of lanes": ("k += kTeam * kWide", "k += kTeam"),
+            "a block's row in one warp": ("return threads > 32 ?", "return threads > 256 ?"),
+            "a class too many": ("k = 0; k < classes", "k = 0; k <= classes"),
+            "steps of lanes": ("k += threads * kWide", "k += threads"),
         },
         compiled="csrc/cuda/softmax.cu",
+    ),
+    Target(
+        "csrc/cuda/channels.h",
+        ("test_norm_kernels.py", "-k", "batch_norm"),
+        {
+            "vectors across channels": ("packs && view.inner % wide == 0", "packs"),
+            "an element too many": ("at < size; at += step", "at <= size; at += step"),
+            "the line for the channel": ("line - quotient(line, channels) * channels", "line"),
+            "no step to the next row": ("at += rows * channels", "at += channels"),
+            "rows of one channel": ("over ? (channels - 1) * inner : 0", "0"),
+            "the place before": ("(i += rest) >= inner", "(i += rest) > inner"),
+            "half a slice": ("place < end; place += k", "place + 1 < end; place += k"),
+            "slices in one place": (
+                "partial[(slice * kValues + n) * channels + c];",
+                "partial[n];",
+            ),
+            "warps left out": ("w < warps; ++w) total", "w < warps / 2; ++w) total"),
+        },
+        equivalent={
+            "delete __syncthreads 1": "a block has a second job only beyond 2^31 - 1 of them",
+        },
+        compiled="csrc/cuda/norm/batch.cu",
     ),
     Target(
         "csrc/cuda/conv/depthwise.cu",
@@ -679,11 +713,18 @@ TARGETS = (
         (ATTENTION, "-k", "gradients or order or hidden or one_key"),
         {
             "full tiles only": ("walk_.row0 + Math::kRows <= s_.queries &&", ""),
-            "peaks counted twice": ("d = Sum(0);", ";"),
-            "no peaks": ("if (w > Sum(0.5)) {", "if (w > Sum(2)) {"),
-            "another row's peak": ("if (key == peak.key) d", "if (key == peak.key + 1) d"),
+            "peaks counted twice": ("w == Sum(0) || peak ?", "w == Sum(0) ?"),
+            "no peaks": ("heavy && w > Sum(0.5)", "heavy && w > Sum(2)"),
+            "another row's peak": (
+                "d = key == known.peak.key ?",
+                "d = key == known.peak.key + 1 ?",
+            ),
             "without scale": ("d * Sum(p_.scale) * slope;", "d * slope;"),
-            "dropout of dP": ("dp *= factor;", ";"),
+            "dropout of dP": ("ds[i][0] * factor)", "ds[i][0])"),
+            "no rest": ("rest_[i] += heavy ? d", "rest_[i] += peak ? d"),
+            "the first row's peak": ("turn(peaks_, mine);", ""),
+            "scores do not go round": ("turn(x[i], score);", ""),
+            "keys alone are stored": ("values ? call_.g.value : call_.g.key", "call_.g.key"),
             "one head of a group": (
                 "head < (item_.head + 1) * group",
                 "head < item_.head * group + 1",

@@ -37,6 +37,7 @@ def test_products_are_narrow_the_rest_is_wide(xp, half, x):
         wide = [F.softmax(y, 1), F.log_softmax(y, 1), F.layer_norm(y, (6,)), F.rms_norm(y, (6,))]
         wide += [F.group_norm(F.conv2d(image, kernel), 2), F.max_pool2d(image, 2)]
         wide += [F.batch_norm(y, None, None, training=True), F.mse_loss(y, x[:, :6])]
+        wide += [F.instance_norm(F.conv2d(image, kernel)), F.prelu(y, fn.ones(6, device="cuda"))]
         wide += [F.cross_entropy(y, xp.asarray(np.zeros(4, int))), fn.cat([y, x[:, :6]])]
         image = F.conv2d(image, kernel)
         narrow += [F.max_pool2d(image, 2), F.avg_pool2d(image, 3), F.adaptive_max_pool2d(image, 3)]

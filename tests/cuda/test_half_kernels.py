@@ -149,6 +149,91 @@ def test_layer_norm(xp, half, order, rms, shape):
     close(xp, y, op(wide, shape[1:], w), 1, 1e-2)
 
 
+IMAGES = [(4, 6), (3, 16), (2, 3, 8, 10), (2, 5, 7, 7), (3, 4, 300)]
+
+
+def check_norm(xp, half, op, x, inputs):
+    """Result and gradients of op(x, weight, bias); inputs: of those, exact and held."""
+    dy, held_dy = make(xp, x[0].shape, half, seed=9)
+    exact = [fn.tensor(one, requires_grad=True) for one, _ in (x, *inputs)]
+    ours = [fn.tensor(one, requires_grad=True) for _, one in (x, *inputs)]
+    wanted, got = op(*exact), op(*ours)
+    close(xp, got._data, wanted.numpy(), 1, 1e-2)
+    wanted.backward(dy)
+    got.backward(held_dy)
+    for one, other in zip(ours, exact, strict=True):
+        assert one.grad.dtype == half
+        scale = abs(other.grad.numpy()).max()
+        close(xp, one.grad._data, other.grad.numpy(), 2, scale * 0.05)
+
+
+def make_norm(xp, half, shape):
+    """An input away from 0, weight and bias."""
+    x = xp.asnumpy(make(xp, shape, half, scale=3.0)[1]).astype("f") + 2
+    held = xp.asarray(x.astype(half))
+    x = xp.asnumpy(held).astype(np.float64)
+    return (x, held), [make(xp, shape[1:2], half, seed=seed) for seed in (2, 3)]
+
+
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_batch_norm(xp, half, order, shape, training, activation):
+    """Statistics are float32, and stay so."""
+    x, inputs = make_norm(xp, half, shape)
+    if activation:  # 16 bits may cut at another element where a result is all but 0
+        inputs[1] = tuple(one * half.type(0) + half.type(40) for one in inputs[1])
+    start = [np.linspace(0.5, 2, shape[1]), np.linspace(1, 3, shape[1])]
+    running = {id(x[0]): [one.copy() for one in start]}
+    running[id(x[1])] = [xp.asarray(one.astype("f")) for one in start]
+    double, single = running.values()
+
+    def op(x, weight, bias):
+        mean, var = double if x.dtype == np.float64 else single
+        return F.batch_norm(x, mean, var, weight, bias, training, 0.3, activation=activation)
+
+    check_norm(xp, half, op, x, inputs)
+    for one, other in zip(single, double, strict=True):
+        assert one.dtype == np.float32
+        np.testing.assert_allclose(xp.asnumpy(one), other, rtol=1e-5)
+
+
+def test_batch_norm_wants_statistics_of_float32(xp, half):
+    (_, x), _ = make_norm(xp, half, (3, 4))
+    narrow = xp.asarray(np.ones(4, half))
+    with pytest.raises(TypeError, match=f"running_mean has dtype {half}, expected float32 beside"):
+        F.batch_norm(x, narrow, narrow)
+
+
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+def test_group_norm(xp, half, order, shape):
+    x, inputs = make_norm(xp, half, shape)
+    groups = {3: 3, 4: 2, 5: 1, 6: 2, 16: 4}[shape[1]]
+    check_norm(xp, half, lambda x, w, b: F.group_norm(x, groups, w, b), x, inputs)
+
+
+def test_instance_norm(xp, half):
+    x, inputs = make_norm(xp, half, (2, 3, 4, 5))
+    check_norm(xp, half, lambda x, w, b: F.instance_norm(x, None, None, w, b), x, inputs)
+    exact = [np.zeros(3), np.ones(3)]
+    ours = [xp.asarray(one.astype("f")) for one in exact]
+    F.instance_norm(x[0], *exact)
+    F.instance_norm(x[1], *ours)
+    for one, other in zip(ours, exact, strict=True):
+        np.testing.assert_allclose(xp.asnumpy(one), other, rtol=1e-5)
+    y = F.instance_norm(x[1], *ours, use_input_stats=False)
+    close(xp, y, F.instance_norm(x[0], *exact, use_input_stats=False), 1, 1e-4)
+
+
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+def test_prelu(xp, half, order, shape, shared):
+    x, held = make(xp, shape, half)
+    slope, held_slope = make(xp, 1 if shared else shape[1], half, seed=1)
+    close(xp, F.prelu(held, held_slope), F.prelu(x, slope))
+    check_norm(xp, half, F.prelu, (x, held), [(slope, held_slope)])
+
+
 @pytest.mark.parametrize("width", [5, 16])
 def test_embedding(xp, half, width):
     table, held = make(xp, (6, width), half)
@@ -197,3 +282,31 @@ def test_models_of_half_train(xp, half):
         assert one.grad.dtype == half
         got, wanted = xp.asnumpy(one.grad._data).astype(np.float64), other.grad.numpy()
         assert abs(got - wanted).max() <= 0.05 * abs(wanted).max() + 1e-4
+
+
+def test_networks_of_images_train(xp, half):
+    """Running statistics stay float32 in a module of 16 bits, and are saved so."""
+    from fusednn import nn
+
+    def network():
+        fn.manual_seed(0)
+        layers = [nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8)]
+        layers += [nn.PReLU(8), nn.InstanceNorm2d(8, affine=True, track_running_stats=True)]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 36, 3))
+
+    x, held = make(xp, (4, 2, 6, 6), half)
+    exact, ours = network().double(), network().to("cuda", half)
+    target = np.array([0, 1, 2, 1])
+    assert ours[1].weight.dtype == half
+    for name, buffer in ours.named_buffers():
+        assert buffer.dtype in (np.float32, np.int64), name
+    F.cross_entropy(exact(x), target).backward()
+    F.cross_entropy(ours(held), xp.asarray(target)).backward()
+    for one, other in zip(ours.parameters(), exact.parameters(), strict=True):
+        got, wanted = xp.asnumpy(one.grad._data).astype(np.float64), other.grad.numpy()
+        assert abs(got - wanted).max() <= 0.1 * abs(wanted).max() + 1e-3
+    mean = exact[1].running_mean.numpy()
+    np.testing.assert_allclose(ours[1].running_mean.cpu().numpy(), mean, atol=0.01)
+    again = network().to("cuda", half)
+    again.load_state_dict(ours.state_dict())
+    np.testing.assert_array_equal(again.eval()(held).cpu().numpy(), ours.eval()(held).cpu().numpy())

@@ -238,6 +238,20 @@ def test_integers(xp):
     np.testing.assert_array_equal(probe(xp, "integer", x, 4), np.array(rows, np.uint32))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_quotients_of_positions(xp, seed):
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 2**62, 32) >> rng.integers(0, 60, 32)
+    b = 1 + (rng.integers(0, 2**62, 32) >> rng.integers(2, 62, 32))
+    a[:8] = (a[:8] // b[:8]) * b[:8]  # at a multiple, and one before
+    a[:4] -= a[:4] > 0
+    a[8:12] = 0, 2**62, 2**40, 2**32
+    b[8:12] = 2**40, 1, 2**40 + 1, 2**32 - 1
+    words = np.stack([a, b], 1).view(np.uint32).ravel()
+    got = probe(xp, "quotient", words, 2).ravel().view(np.int64)
+    np.testing.assert_array_equal(got, a // b)
+
+
 def test_atomics(xp, order):
     x = np.random.default_rng(0).integers(0, 2**32, 32, np.uint32)
     bits = np.bitwise_or.reduce(np.uint32(1) << x % 32)

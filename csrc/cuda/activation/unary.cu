@@ -158,8 +158,10 @@ struct Backward {
     }
 };
 
-// The functions of 16-bit floats and of doubles, all in one kernel: the first are waiting for
-// memory, the second nobody is waiting for, and the machine code of 26 kernels more is saved.
+// All functions are in one kernel, and a vector's elements go through it piece by piece: machine
+// code of 26 kernels with as many copies of each function as a vector has elements would be ten
+// times as much. A branch that all threads take alike costs less than the elements' exponentials,
+// and memory is slower than both.
 #define FUSEDNN_CASES(kind, ...)                          \
     switch (function) {                                   \
         FUSEDNN_KIND_CASE(kind, sigmoid, __VA_ARGS__)     \
@@ -176,83 +178,131 @@ struct Backward {
         FUSEDNN_KIND_CASE(kind, hardswish, __VA_ARGS__)   \
         FUSEDNN_KIND_CASE(kind, hardtanh, __VA_ARGS__)    \
     }
-#define FUSEDNN_KIND_CASE(kind, name, ...) \
-    case Unary::name:                      \
-        return kind<T, Unary::name>{a, b}(__VA_ARGS__);
+#define FUSEDNN_KIND_CASE(kind, name, ...)                              \
+    case Unary::name:                                                   \
+        for (T& one : v) one = kind<T, Unary::name>{a, b}(__VA_ARGS__); \
+        break;
 
+// fn(v, dy): v become the results, of values and, backward, of what they are multiplied with.
 template <class T>
 struct AnyForward {
+    static constexpr int kInputs = 1;
     Unary function;
     T a, b;
-    FUSEDNN_DEVICE T operator()(T x) const {
-        FUSEDNN_CASES(Forward, x)
-        return T(0);
+    template <int kCount>
+    FUSEDNN_DEVICE void operator()(T (&v)[kCount], const T (&)[kCount]) const {
+        FUSEDNN_CASES(Forward, one)
     }
 };
 template <class T>
 struct AnyBackward {
+    static constexpr int kInputs = 2;
     Unary function;
     T a, b;
-    FUSEDNN_DEVICE T operator()(T dy, T v) const {
-        FUSEDNN_CASES(Backward, dy, v)
-        return T(0);
+    template <int kCount>
+    FUSEDNN_DEVICE void operator()(T (&v)[kCount], const T (&dy)[kCount]) const {
+        FUSEDNN_CASES(Backward, dy[&one - v], one)
     }
 };
 #undef FUSEDNN_KIND_CASE
 #undef FUSEDNN_CASES
 
-// with(constant) for the function that `unary` names, as a compile-time constant.
-template <class Fn>
-void with_function(Unary unary, const Fn& with) {
-#define FUSEDNN_CASE(name) \
-    case Unary::name:      \
-        return with(std::integral_constant<Unary, Unary::name>{})
-    switch (unary) {
-        FUSEDNN_CASE(sigmoid);
-        FUSEDNN_CASE(tanh);
-        FUSEDNN_CASE(gelu);
-        FUSEDNN_CASE(gelu_tanh);
-        FUSEDNN_CASE(silu);
-        FUSEDNN_CASE(mish);
-        FUSEDNN_CASE(leaky_relu);
-        FUSEDNN_CASE(elu);
-        FUSEDNN_CASE(softplus);
-        FUSEDNN_CASE(logsigmoid);
-        FUSEDNN_CASE(hardsigmoid);
-        FUSEDNN_CASE(hardswish);
-        FUSEDNN_CASE(hardtanh);
+// What goes through the functions at once: two floats or halves, or a double.
+template <class T>
+struct Piece {
+    static constexpr int kCount = 8 / int(sizeof(T));
+    T of[kCount];
+    FUSEDNN_DEVICE void get(Format<T>, T (&v)[kCount]) const {
+        for (int i = 0; i < kCount; ++i) v[i] = of[i];
     }
-#undef FUSEDNN_CASE
+    FUSEDNN_DEVICE void put(Format<T>, const T (&v)[kCount]) {
+        for (int i = 0; i < kCount; ++i) of[i] = v[i];
+    }
+};
+template <>
+struct Piece<HalfBits> {
+    static constexpr int kCount = 2;
+    std::uint32_t both;
+    FUSEDNN_DEVICE void get(Format<HalfBits> format, float (&v)[2]) const {
+        v[0] = format.widen({std::uint16_t(both)});
+        v[1] = format.widen({std::uint16_t(both >> 16)});
+    }
+    FUSEDNN_DEVICE void put(Format<HalfBits> format, const float (&v)[2]) {
+        both = format.narrow(v[0], v[1]);
+    }
+};
+
+// out = fn(v, dy), vectors first, then the elements that are left; all of them, where the arrays
+// begin between the vectors.
+template <class T, class Fn>
+__global__ void __launch_bounds__(kElementThreads, kElementBlocks)
+    map_rings(i64 size, bool packs, const T* dy, const T* v, T* out, Format<T> format, Fn fn) {
+    using Value = Accumulate<T>;
+    constexpr int n = Pack<T>::kSize, count = Piece<T>::kCount, pieces = n / count;
+    using Vector = Wide<Piece<T>, pieces>;
+    const i64 whole = packs ? size / n : 0, items = size - whole * (n - 1);
+    const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
+    for (i64 item = i64(blockIdx.x) * blockDim.x + threadIdx.x; item < items; item += step) {
+        const bool vector = item < whole;
+        const i64 at = vector ? item * n : item + whole * (n - 1);
+        Vector ring{}, factors{};
+        if (vector) {
+            ring = *reinterpret_cast<const Vector*>(v + at);
+            if constexpr (Fn::kInputs == 2) factors = *reinterpret_cast<const Vector*>(dy + at);
+        } else {
+            const Value one[count] = {format.widen(v[at])};
+            ring.of[0].put(format, one);
+            if constexpr (Fn::kInputs == 2) {
+                const Value other[count] = {format.widen(dy[at])};
+                factors.of[0].put(format, other);
+            }
+        }
+#pragma unroll 1
+        for (int turns = vector ? pieces : 1; turns > 0; --turns) {
+            Value values[count], others[count];
+            ring.of[0].get(format, values);
+            factors.of[0].get(format, others);
+            fn(values, others);
+            Piece<T> result;
+            result.put(format, values);
+            turn(ring, result);
+            turn(factors, result);
+        }
+        if (vector) {
+            *reinterpret_cast<Vector*>(out + at) = ring;
+        } else {
+            Value one[count];
+            ring.of[pieces - 1].get(format, one);
+            out[at] = format.narrow(one[0]);
+        }
+    }
+}
+
+// dy: null for a forward.
+template <class T, class Fn>
+void map(const char* name, i64 size, const T* dy, const T* v, T* out, const Fn& fn) {
+    const bool packs =
+        detail::whole_packs(dy) && detail::whole_packs(v) && detail::whole_packs(out);
+    const i64 each = packs ? kElementThreads * Pack<T>::kSize : kElementThreads;
+    launch(name, {blocks_for(size, each), kElementThreads}, map_rings<Storage<T>, Fn>, size, packs,
+           storage(dy), storage(v), storage(out), StorageOf<T>::format(), fn);
 }
 
 }  // namespace
 
 template <class T>
 void unary_forward(const UnaryParams& p, const T* x, T* y) {
-    if constexpr (!std::is_same_v<T, float>) {
-        using Value = Accumulate<T>;
-        const AnyForward<Value> fn{p.function, Value(p.a), Value(p.b)};
-        return map_elements("unary_forward", p.size, x, y, fn);
-    } else {
-        with_function(p.function, [&](auto function) {
-            const Forward<T, decltype(function)::value> fn{T(p.a), T(p.b)};
-            map_elements("unary_forward", p.size, x, y, fn);
-        });
-    }
+    using Value = Accumulate<T>;
+    const AnyForward<Value> fn{p.function, Value(p.a), Value(p.b)};
+    map<T>("unary_forward", p.size, nullptr, x, y, fn);
 }
 
 template <class T>
 void unary_backward(const UnaryParams& p, const T* dy, const T* saved, T* dx) {
-    if constexpr (!std::is_same_v<T, float>) {
-        using Value = Accumulate<T>;
-        const AnyBackward<Value> fn{p.function, Value(p.a), Value(p.b)};
-        return map_elements("unary_backward", p.size, dy, saved, dx, fn);
-    } else {
-        with_function(p.function, [&](auto function) {
-            const Backward<T, decltype(function)::value> fn{T(p.a), T(p.b)};
-            map_elements("unary_backward", p.size, dy, saved, dx, fn);
-        });
-    }
+    using Value = Accumulate<T>;
+    const AnyBackward<Value> fn{p.function, Value(p.a), Value(p.b)};
+    map("unary_backward", p.size, dy, saved, dx, fn);
 }
 
 #define FUSEDNN_UNARY(T)                                              \

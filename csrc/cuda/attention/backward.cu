@@ -36,7 +36,7 @@ class QueryBackward {
           s_(s),
           item_(item),
           walk_(row0, s.queries),
-          kv_head_(item.head / int(p_.heads / p_.kv_heads)),
+          kv_head_(item.head / heads_of_group(p_)),
           scores_(call.p, call.format, s, item.head),
           keys_{tiles.row_a, tiles.column_a, rows_of(p_.query, s.batch, item.head, s.query0),
                 rows_of(p_.key, s.batch, kv_head_, s.key0), int(p_.dim)},
@@ -113,63 +113,83 @@ class QueryBackward {
         }
     }
 
-    // dP becomes scale * dS, by the softcap's slope too; a peak's is left for the end.
-    FUSEDNN_DEVICE void row_gradients(const typename Math::Scores& x, typename Math::Scores& ds,
-                                      int key0, bool inner) {
+    // dP becomes scale * dS. What has neither masks nor softcap nor dropout goes fast; the rest has
+    // one copy for a row's elements, which go round.
+    FUSEDNN_DEVICE void row_gradients(typename Math::Scores& x, typename Math::Scores& ds, int key0,
+                                      bool inner) {
         const Place<Math, false> place{tiles_.row0, key0};
+        if (scores_.plain() && !call_.dropout.on) {
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i)
+#pragma unroll
+                for (int n = 0; n < kLaneColumns; ++n) {
+                    const int key = place.key(i, n);
+                    const Sum score = scores_.plain_score(x[i][n], place.query(i, n), key, inner);
+                    ds[i][n] = gradient(i, key, score, Sum(1), ds[i][n]);
+                }
+            return;
+        }
         unsigned kept[kLaneRows];
         if (call_.dropout.on) {
             draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + item_.head), place,
                        kept);
         }
+#pragma unroll 1
+        for (int n = 0; n < kLaneColumns; ++n)
 #pragma unroll
-        for (int i = 0; i < kLaneRows; ++i)
-#pragma unroll
-            for (int n = 0; n < kLaneColumns; ++n) {
-                Sum slope;
-                const Sum score =
-                    scores_.score(x[i][n], place.query(i, n), place.key(i, n), inner, &slope);
-                const Sum w = scores_.weight(score, stats_[i].maximum, stats_[i].inverse);
-                Sum dp = ds[i][n];
+            for (int i = 0; i < kLaneRows; ++i) {
+                const int key = place.key(i, n);
+                Sum slope, dp = ds[i][0];
+                const Sum score = scores_.score(x[i][0], place.query(i, n), key, inner, &slope);
                 if (call_.dropout.on) {
                     dp *= kept[i] >> n & 1 ? Sum(call_.dropout.factor) : Sum(0);
                 }
-                // A key without weight may hold NaN.
-                Sum d = w == Sum(0) ? Sum(0) : w * (dp - stats_[i].dot);
-                if (stats_[i].inverse > Sum(0.5)) {
-                    if (w > Sum(0.5)) {
-                        peaks_[i] = place.key(i, n);
-                        slopes_[i] = slope;
-                        d = Sum(0);
-                    }
-                    rest_[i] += d;
-                }
-                ds[i][n] = w == Sum(0) ? Sum(0) : d * Sum(p_.scale) * slope;
+                turn(x[i], score);
+                turn(ds[i], gradient(i, key, score, slope, dp));
             }
+    }
+
+    // Of a score and dP, with the slope of the softcap; a peak's is left for the end.
+    FUSEDNN_DEVICE Sum gradient(int i, int key, Sum score, Sum slope, Sum dp) {
+        const Sum w = scores_.weight(score, stats_[i].maximum, stats_[i].inverse);
+        // A key without weight may hold NaN.
+        const bool heavy = stats_[i].inverse > Sum(0.5), peak = heavy && w > Sum(0.5);
+        Sum d = w * (dp - stats_[i].dot);
+        d = w == Sum(0) || peak ? Sum(0) : d;
+        peaks_[i] = peak ? key : peaks_[i];
+        slopes_[i] = peak ? slope : slopes_[i];
+        rest_[i] += heavy ? d : Sum(0);
+        return w == Sum(0) ? Sum(0) : d * Sum(p_.scale) * slope;
     }
 
     FUSEDNN_DEVICE void finish() {
         const i64 first = call_.first_row(s_, item_.head);
         Sum factor[kLaneRows];
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < kLaneRows; ++i) {
-            factor[i] = Sum(1);
-            const int row = walk_.row0 + Math::row(i), mine = peaks_[i];
+            const int row = walk_.row0 + Math::row(i), mine = peaks_[0];
             const int peak = row_reduce(mine, Larger());
-            const Sum ds = -row_reduce(rest_[i], Add());
-            const Sum slope = row_reduce(mine >= 0 ? slopes_[i] : Sum(0), Add());
-            if (row >= s_.queries) continue;
-            if (threadIdx.x % 4 == 0 && item_.chunk == 0) call_.peaks[first + row] = {peak, ds};
-            if (peak < 0) continue;
+            const Sum ds = -row_reduce(rest_[0], Add());
+            const Sum slope = row_reduce(mine >= 0 ? slopes_[0] : Sum(0), Add());
+            turn(peaks_, mine);
+            turn(rest_, rest_[0]);
+            turn(slopes_, slopes_[0]);
+            turn(factor, Sum(1));
+            const bool real = row < s_.queries;
+            if (real && threadIdx.x % 4 == 0 && item_.chunk == 0) {
+                call_.peaks[first + row] = {peak, ds};
+            }
             const Sum weight = ds * Sum(p_.scale) * slope;
             const T* const key = keys_.columns[peak] + item_.chunk * Math::kDim;
+            const int features = real && peak >= 0 ? int(p_.dim) - item_.chunk * Math::kDim : 0;
 #pragma unroll
             for (int m = 0; m < Math::kOutOfLane; ++m) {
                 const int column = Math::out_column(m);
-                if (item_.chunk * Math::kDim + column < p_.dim) {
-                    out_[i][m] += weight * call_.format.widen(key[column]);
-                }
+                Sum sum = out_[0][m];
+                if (column < features) sum += weight * call_.format.widen(key[column]);
+                out_[0][m] = sum;
             }
+            turn_rows(out_);
         }
         store_rows<Math>(call_.format, out_,
                          rows_of(call_.g.query, s_.batch, item_.head, s_.query0), walk_.row0,
@@ -195,6 +215,7 @@ template <class Math, class T>
 __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     query_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
+#pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
         const Item item = items[number];
         int row0;
@@ -223,7 +244,7 @@ class KeyBackward {
     }
 
     FUSEDNN_DEVICE void run() {
-        const int group = int(p_.heads / p_.kv_heads);
+        const int group = heads_of_group(p_);
 #pragma unroll 1
         for (int careful = 0; careful < 2; ++careful) {
             clear(key_grad_);
@@ -240,12 +261,18 @@ class KeyBackward {
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) factor[i] = Sum(1);
         const int column0 = item_.chunk * Math::kDim;
-        store_rows<Math>(call_.format, key_grad_,
-                         rows_of(call_.g.key, s_.batch, item_.head, s_.key0), walk_.row0, s_.keys,
-                         column0, int(p_.dim), factor);
-        store_rows<Math>(call_.format, value_grad_,
-                         rows_of(call_.g.value, s_.batch, item_.head, s_.key0), walk_.row0, s_.keys,
-                         column0, int(p_.value_dim), factor);
+        // One copy of what stores for both.
+#pragma unroll 1
+        for (int values = 0; values < 2; ++values) {
+            store_rows<Math>(
+                call_.format, key_grad_,
+                rows_of(values ? call_.g.value : call_.g.key, s_.batch, item_.head, s_.key0),
+                walk_.row0, s_.keys, column0, int(values ? p_.value_dim : p_.dim), factor);
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i)
+#pragma unroll
+                for (int m = 0; m < Math::kOutOfLane; ++m) key_grad_[i][m] = value_grad_[i][m];
+        }
     }
 
   private:
@@ -284,12 +311,11 @@ class KeyBackward {
             grads.copy_column_tile(query0, s_.queries, item_.chunk);
             wait_for_copies();
         }
-        if (walk_.busy) {
-            add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange, tiles_.column_b,
-                           grads.width(item_.chunk));
-            add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange, tiles_.column_a,
-                           queries.width(item_.chunk));
-        }
+        if (!walk_.busy) return;
+        add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange, tiles_.column_b,
+                       grads.width(item_.chunk));
+        add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange, tiles_.column_a,
+                       queries.width(item_.chunk));
     }
 
     FUSEDNN_DEVICE Side<Math> query_side(int head) const {
@@ -314,7 +340,8 @@ class KeyBackward {
         }
     }
 
-    // Products become weights, as the values meet them, and dP becomes scale * dS.
+    // Products become weights, as the values meet them, and dP becomes scale * dS; as
+    // row_gradients.
     FUSEDNN_DEVICE void column_gradients(const HeadScores<Math, T>& scores,
                                          typename Math::Scores& x, typename Math::Scores& ds,
                                          int head, int query0) {
@@ -322,34 +349,59 @@ class KeyBackward {
         const int last_query = query0 + Math::kColumns - 1;
         const bool inner = last_query < s_.queries && s_.range(last_query).begin <= walk_.row0 &&
                            s_.range(query0).end >= walk_.row0 + Math::kRows;
+        const i64 first = call_.first_row(s_, head);
+        if (scores.plain() && !call_.dropout.on) {
+#pragma unroll
+            for (int n = 0; n < kLaneColumns; ++n) {
+                const int query = query0 + Math::column(n);
+                const Known known(call_, first + query, query < s_.queries);
+#pragma unroll
+                for (int i = 0; i < kLaneRows; ++i) {
+                    const int key = place.key(i, n);
+                    x[i][n] = scores.weight(scores.plain_score(x[i][n], query, key, inner),
+                                            known.stats.maximum, known.stats.inverse);
+                    ds[i][n] = gradient(known, key, x[i][n], Sum(1), ds[i][n]);
+                }
+            }
+            return;
+        }
         unsigned kept[kLaneRows];
         if (call_.dropout.on) {
             draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + head), place, kept);
         }
-        const i64 first = call_.first_row(s_, head);
-#pragma unroll
+#pragma unroll 1
         for (int n = 0; n < kLaneColumns; ++n) {
             const int query = query0 + Math::column(n);
-            const bool real = query < s_.queries;
-            const QueryStats<Sum> stats = query_stats(call_, first + query, real);
-            const Peak<Sum> peak = real ? call_.peaks[first + query] : Peak<Sum>{-1, Sum(0)};
+            const Known known(call_, first + query, query < s_.queries);
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i) {
-                const int key = place.row0 + Math::row(i);
-                Sum slope;
-                const Sum score = scores.score(x[i][n], query, key, inner, &slope);
-                const Sum w = scores.weight(score, stats.maximum, stats.inverse);
-                Sum dp = ds[i][n], factor = Sum(1);
+                const int key = place.key(i, n);
+                Sum slope, factor = Sum(1);
+                const Sum score = scores.score(x[i][0], query, key, inner, &slope);
+                const Sum w = scores.weight(score, known.stats.maximum, known.stats.inverse);
                 if (call_.dropout.on) {
                     factor = kept[i] >> n & 1 ? Sum(call_.dropout.factor) : Sum(0);
                 }
-                dp *= factor;
-                Sum d = w == Sum(0) ? Sum(0) : w * (dp - stats.dot);
-                if (key == peak.key) d = peak.ds;
-                ds[i][n] = w == Sum(0) ? Sum(0) : d * Sum(p_.scale) * slope;
-                x[i][n] = w * factor;
+                turn(x[i], w * factor);
+                turn(ds[i], gradient(known, key, w, slope, ds[i][0] * factor));
             }
         }
+    }
+
+    // What is known of a query.
+    struct Known {
+        QueryStats<Sum> stats;
+        Peak<Sum> peak;
+        FUSEDNN_DEVICE Known(const GradientCall<T>& call, i64 row, bool real)
+            : stats(query_stats(call, row, real)),
+              peak(real ? call.peaks[row] : Peak<Sum>{-1, Sum(0)}) {}
+    };
+    // Of a weight and dP, with the slope of the softcap.
+    FUSEDNN_DEVICE Sum gradient(const Known& known, int key, Sum w, Sum slope, Sum dp) const {
+        Sum d = w * (dp - known.stats.dot);
+        d = key == known.peak.key ? known.peak.ds : d;
+        d = d * Sum(p_.scale) * slope;
+        return w == Sum(0) ? Sum(0) : d;
     }
 
     const GradientCall<T>& call_;
@@ -366,6 +418,7 @@ template <class Math, class T>
 __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     key_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
+#pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
         const Item item = items[number];
         int row0;
@@ -390,12 +443,13 @@ __global__ void __launch_bounds__(kDotThreads)
     using Sum = Accumulate<T>;
     const i64 step = i64(gridDim.x) * (kDotThreads / 32);
     const int lane = int(threadIdx.x) % 32;
+#pragma unroll 1
     for (i64 row = i64(blockIdx.x) * (kDotThreads / 32) + threadIdx.x / 32; row < rows;
          row += step) {
-        const i64 head = quotient(row, queries);
-        const int batch = int(quotient(head, heads)), query = int(row % queries);
-        const T* a = rows_of(g.grad, batch, int(head % heads), 0)[query];
-        const T* b = rows_of(g.output, batch, int(head % heads), 0)[query];
+        const i64 line = quotient(row, queries), query = row - line * queries;
+        const int batch = int(quotient(line, heads)), head = int(line - batch * heads);
+        const T* a = rows_of(g.grad, batch, head, 0)[query];
+        const T* b = rows_of(g.output, batch, head, 0)[query];
         Sum sum = 0;
         for (i64 i = lane; i < width; i += 32) {
             const Sum y = format.widen(b[i]);

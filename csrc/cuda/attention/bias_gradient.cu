@@ -66,7 +66,7 @@ class BiasBackward {
             s.range(last_row).end <= key0) {
             return;
         }
-        const int kv_head = head / int(p_.heads / p_.kv_heads);
+        const int kv_head = head / heads_of_group(p_);
         const Side<Math> keys{tiles_.row_a, tiles_.column_a,
                               rows_of(p_.query, s.batch, head, s.query0),
                               rows_of(p_.key, s.batch, kv_head, s.key0), int(p_.dim)};
@@ -78,6 +78,7 @@ class BiasBackward {
         __syncthreads();
         walk.multiply(call_.format, x, keys, key0, s.keys, false);
         __syncthreads();
+        clear(dp);
         if (!call_.g.of_weights) walk.multiply(call_.format, dp, values, key0, s.keys, false);
         const HeadScores<Math, T> scores(p_, call_.format, s, head);
         const i64 first = call_.first_row(s, head);
@@ -87,21 +88,24 @@ class BiasBackward {
             const bool real = row >= 0 && row < s.queries;
             const QueryStats<Sum> stats = query_stats(call_, first + row, real);
             const Peak<Sum> peak = real ? call_.peaks[first + row] : Peak<Sum>{-1, Sum(0)};
-#pragma unroll
+#pragma unroll 1
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int key = key0 + Math::column(n);
-                Sum slope;
-                const Sum score = scores.score(x[i][n], row, key, false, &slope);
+                Sum slope, d = dp[i][0];
+                const Sum score = scores.score(x[i][0], row, key, false, &slope);
                 const Sum w = scores.weight(score, stats.maximum, stats.inverse);
-                if (w == Sum(0)) continue;
-                Sum d = call_.g.of_weights ? call_.format.widen(values.rows[row][s.key0 + key])
-                                           : dp[i][n];
-                if (call_.dropout.on) {
-                    const bool keep =
-                        call_.dropout.keeps(std::uint64_t(s.number * p_.heads + head), row, key);
-                    d *= keep ? Sum(call_.dropout.factor) : Sum(0);
+                turn(x[i], score);
+                turn(dp[i], d);
+                if (w != Sum(0)) {
+                    if (call_.g.of_weights) d = call_.format.widen(values.rows[row][s.key0 + key]);
+                    if (call_.dropout.on) {
+                        const bool keep = call_.dropout.keeps(
+                            std::uint64_t(s.number * p_.heads + head), row, key);
+                        d *= keep ? Sum(call_.dropout.factor) : Sum(0);
+                    }
+                    d = key == peak.key ? peak.ds : w * (d - stats.dot);
                 }
-                sum_[i][n] += key == peak.key ? peak.ds : w * (d - stats.dot);
+                turn(sum_[i], w == Sum(0) ? sum_[i][0] : sum_[i][0] + d);
             }
         }
     }
@@ -169,6 +173,7 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     FUSEDNN_DYNAMIC_SHARED(BiasTiles<Math>, tiles);
     const AttentionParams<T>& p = call.p;
     const i64* const stride = call.g.bias_stride;
+#pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
         const Item item = items[number];
         const int row0 = item.tile / int(key_tiles) * Math::kRows;

@@ -81,7 +81,7 @@ class BlockFew {
           tiles_(tiles),
           item_(item),
           s_(get_sequence(call.p, item.batch, 0)),
-          group_(int(p_.heads / p_.kv_heads)),
+          group_(heads_of_group(p_)),
           first_(item.chunk * kRows),
           rows_(smaller_of(group_ * int(p_.queries) - first_, kRows)),
           keys_(rows_of(p_.key, item.batch, item.head, 0)),
@@ -100,11 +100,12 @@ class BlockFew {
         const int part1 = smaller_of(part0 + int(call_.part_keys), s_.keys);
         const int begin = larger_of(part0, s_.range(0).begin / kTile * kTile);
         const int end = smaller_of(part1, s_.range(s_.queries - 1).end);
+#pragma unroll 1
         for (int key0 = begin; key0 < end; key0 += kTile) {
             __syncthreads();
             multiply(key0);
             __syncthreads();
-#pragma unroll
+#pragma unroll 1
             for (int r = 0; r < kRows / kWarps; ++r) weigh(r, key0, lane);
             __syncthreads();
             add_values(key0, end);
@@ -181,40 +182,42 @@ class BlockFew {
         }
     }
 
-    // Row number `r` of this warp's: scores become weights.
+    // Row number `r` of this warp's: scores become weights. What is kept of its rows goes round.
     FUSEDNN_DEVICE void weigh(int r, int key0, int lane) {
         const int row = int(threadIdx.x) / 32 + r * kWarps;
         const int place = smaller_of(row, rows_ - 1);  // rows that do not exist see nothing
         const int head = head_of(place), query = query_of(place);
         const HeadScores<FewMath<T>, T> scores(p_, call_.format, s_, head);
         Sum x[kTile / 32];
-        Sum most = maximum_[r];
-#pragma unroll
+        Sum most = maximum_[0];
+#pragma unroll 1
         for (int i = 0; i < kTile / 32; ++i) {
             const int key = key0 + lane + 32 * i;
-            Sum slope;
-            x[i] = row < rows_
-                       ? scores.score(tiles_.scores[row][lane + 32 * i], query, key, false, &slope)
-                       : -Sum(INFINITY);
-            most = x[i] > most ? x[i] : most;
+            Sum slope, score = -Sum(INFINITY);
+            if (row < rows_) {
+                score = scores.score(tiles_.scores[row][lane + 32 * i], query, key, false, &slope);
+            }
+            turn(x, score);
+            most = score > most ? score : most;
         }
         most = warp_reduce<32>(most, Larger());
         const Sum top = finite_maximum(most);
-        const Sum decay = scores.exponential(maximum_[r], top);
-        maximum_[r] = most;
+        const Sum decay = scores.exponential(maximum_[0], top);
+        turn(maximum_, most);
         Sum sum = Sum(0);
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < kTile / 32; ++i) {
-            x[i] = scores.exponential(x[i], top);
-            sum += x[i];
+            Sum weight = scores.exponential(x[0], top);
+            turn(x, weight);
+            sum += weight;
             if (call_.dropout.on) {
                 const bool keep = call_.dropout.keeps(std::uint64_t(s_.number * p_.heads + head),
                                                       query, key0 + lane + 32 * i);
-                x[i] *= keep ? Sum(call_.dropout.factor) : Sum(0);
+                weight *= keep ? Sum(call_.dropout.factor) : Sum(0);
             }
-            tiles_.scores[row][lane + 32 * i] = x[i];
+            tiles_.scores[row][lane + 32 * i] = weight;
         }
-        sum_[r] = sum_[r] * decay + sum;  // by lane
+        turn(sum_, sum_[0] * decay + sum);  // by lane
         if (lane == 0) tiles_.decay[row] = decay;
     }
 
@@ -254,24 +257,28 @@ class BlockFew {
 #pragma unroll
             for (int k = 0; k < kRun; ++k) tiles_.sums[threadIdx.x][r][k] = out_[r][k];
         const i64 all = p_.batch * p_.heads * p_.queries;
-#pragma unroll
+#pragma unroll 1
         for (int r = 0; r < kRows / kWarps; ++r) {
             const int row = int(threadIdx.x) / 32 + r * kWarps;
-            const Sum sum = warp_reduce<32>(sum_[r], Add());
+            const Sum most = maximum_[0], sum = warp_reduce<32>(sum_[0], Add());
+            turn(maximum_, most);
+            turn(sum_, sum_[0]);
             const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
             if (lane != 0 || row >= rows_) continue;
             tiles_.inverse[row] = inverse;
             if (call_.parts == 1) {
-                store_stats(call_, place_of(row), maximum_[r], inverse);
+                store_stats(call_, place_of(row), most, inverse);
             } else {
-                call_.part_stats[item_.tile * all + place_of(row)] = {maximum_[r], sum};
+                call_.part_stats[item_.tile * all + place_of(row)] = {most, sum};
             }
         }
         __syncthreads();
         const int width = int(p_.value_dim);
+#pragma unroll 1
         for (int i = int(threadIdx.x); i < rows_ * width; i += kThreads) {
             const int row = i / width, column = i % width;
             Sum sum = Sum(0);
+#pragma unroll 1
             for (int share = 0; share < sharers(); ++share) {
                 sum += tiles_.sums[share * packs() + column / kRun][row][column % kRun];
             }
@@ -299,6 +306,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, 3)
     few_kernel(const __grid_constant__ FewCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(FewTiles<T>, tiles);
+#pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
         BlockFew<T>(call, tiles, items[number]).run();
     }
@@ -313,8 +321,9 @@ __global__ void __launch_bounds__(kThreads)
     const bool natural = p.bias || p.softcap > 0;
     const Sum to_base_2 = natural ? Sum(kLog2E) : Sum(1);
     const i64 rows = p.batch * p.heads * p.queries, step = i64(gridDim.x) * kThreads;
+#pragma unroll 1
     for (i64 i = i64(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
-        const i64 row = quotient(i, columns), column = i % columns;
+        const i64 row = quotient(i, columns), column = i - row * columns;
         Sum most = -Sum(INFINITY);
         for (i64 part = 0; part < call.parts; ++part) {
             const Sum other = call.part_stats[part * rows + row].maximum;
@@ -322,6 +331,8 @@ __global__ void __launch_bounds__(kThreads)
         }
         const Sum top = finite_maximum(most);
         Sum sum = Sum(0), value = Sum(0);
+        constexpr int together = sizeof(Sum) == 8 ? 1 : 2;  // doubles' exponentials are long
+#pragma unroll together
         for (i64 part = 0; part < call.parts; ++part) {
             const PartStats<Sum> stats = call.part_stats[part * rows + row];
             const Sum factor = power_of_2((stats.maximum - top) * to_base_2);
@@ -333,9 +344,9 @@ __global__ void __launch_bounds__(kThreads)
         const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
         if (column == 0) store_stats(call, row, most, inverse);
         if (p.value_dim == 0) continue;
-        const i64 head = quotient(row, p.queries);
-        rows_of(call.output, int(quotient(head, p.heads)), int(head % p.heads),
-                0)[int(row % p.queries)][column] = call.format.narrow(value * inverse);
+        const i64 line = quotient(row, p.queries), batch = quotient(line, p.heads);
+        rows_of(call.output, int(batch), int(line - batch * p.heads),
+                0)[row - line * p.queries][column] = call.format.narrow(value * inverse);
     }
 }
 

@@ -47,7 +47,7 @@ class BlockForward {
     FUSEDNN_DEVICE BlockForward(const ForwardCall<T>& call, Tiles& tiles, const Sequence& s,
                                 const Item& item, int row0)
         : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), row0_(row0) {
-        const int kv_head = item.head / int(p_.heads / p_.kv_heads);
+        const int kv_head = item.head / heads_of_group(p_);
         queries_ = rows_of(p_.query, s.batch, item.head, s.query0);
         keys_ = rows_of(p_.key, s.batch, kv_head, s.key0);
         values_ = rows_of(p_.value, s.batch, kv_head, s.key0);
@@ -68,11 +68,12 @@ class BlockForward {
 
   private:
     FUSEDNN_DEVICE void copy_query(int depth) {
-        copy_rows<Math::kThreads, Math::kDim>(tiles_.query, queries_, row0_, s_.queries, depth,
-                                              int(p_.dim));
+        copy_rows<Math::kThreads, Math::kDim>(tiles_.query, Math::kRows, queries_, row0_,
+                                              s_.queries, depth, int(p_.dim));
     }
     FUSEDNN_DEVICE void copy_key(int key0, int depth) {
-        copy_rows<Math::kThreads, Math::kDim>(tiles_.key, keys_, key0, s_.keys, depth, int(p_.dim));
+        copy_rows<Math::kThreads, Math::kDim>(tiles_.key, Math::kColumns, keys_, key0, s_.keys,
+                                              depth, int(p_.dim));
     }
 
     FUSEDNN_DEVICE void pass(bool careful) {
@@ -94,8 +95,8 @@ class BlockForward {
         copy_async_commit();
 #pragma unroll 1
         for (int key0 = first; key0 < end; key0 += Math::kColumns) {
-            copy_rows<Math::kThreads, Math::kDim>(tiles_.value, values_, key0, s_.keys, column0(),
-                                                  int(p_.value_dim));
+            copy_rows<Math::kThreads, Math::kDim>(tiles_.value, Math::kColumns, values_, key0,
+                                                  s_.keys, column0(), int(p_.value_dim));
             copy_async_commit();
             typename Math::Scores x;
             clear(x);
@@ -211,6 +212,7 @@ template <class Math, class T>
 __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     forward_kernel(const __grid_constant__ ForwardCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(ForwardTiles<Math>, tiles);
+#pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
         const Item item = items[number];
         int row0;
@@ -227,10 +229,12 @@ template <class T>
 __global__ void __launch_bounds__(kClearThreads)
     clear_kernel(HeadArray<T> array, i64 heads, i64 rows, i64 width, i64 size) {
     const i64 step = i64(gridDim.x) * kClearThreads;
+#pragma unroll 1
     for (i64 i = i64(blockIdx.x) * kClearThreads + threadIdx.x; i < size; i += step) {
-        const i64 row = quotient(i, width), head = quotient(row, rows);
-        array.data[quotient(head, heads) * array.batch + head % heads * array.head +
-                   row % rows * array.row + i % width] = T{};
+        const i64 line = quotient(i, width), all = quotient(line, rows);
+        const i64 batch = quotient(all, heads), head = all - batch * heads;
+        array.data[batch * array.batch + head * array.head + (line - all * rows) * array.row + i -
+                   line * width] = T{};
     }
 }
 

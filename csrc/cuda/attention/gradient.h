@@ -62,13 +62,23 @@ struct Side {
     int features;
 
     FUSEDNN_DEVICE int parts() const { return int(chunks_of(features, Math::kDim)); }
-    FUSEDNN_DEVICE void copy_row_tile(int row0, int count, int part) const {
-        copy_rows<Math::kThreads, Math::kDim>(row_tile, rows, row0, count, part * Math::kDim,
-                                              features);
-    }
     FUSEDNN_DEVICE void copy_column_tile(int column0, int count, int part) const {
-        copy_rows<Math::kThreads, Math::kDim>(column_tile, columns, column0, count,
+        copy_rows<Math::kThreads, Math::kDim>(column_tile, Math::kColumns, columns, column0, count,
                                               part * Math::kDim, features);
+    }
+    // The columns' tile, and the rows' too if `both`, by one copy of the code.
+    FUSEDNN_DEVICE void copy_tiles(bool both, int row0, int row_count, int column0,
+                                   int column_count, int part) const {
+#pragma unroll 1
+        for (int of_rows = 0; of_rows < (both ? 2 : 1); ++of_rows) {
+            // One by one: a choice between structs has both in memory.
+            const Rows<const Value> from{of_rows ? rows.data : columns.data,
+                                         of_rows ? rows.stride : columns.stride};
+            copy_rows<Math::kThreads, Math::kDim>(
+                of_rows ? row_tile : column_tile, of_rows ? Math::kRows : Math::kColumns, from,
+                of_rows ? row0 : column0, of_rows ? row_count : column_count, part * Math::kDim,
+                features);
+        }
     }
     FUSEDNN_DEVICE int width(int part) const {
         return whole_steps(features - part * Math::kDim, Math::kDim);
@@ -99,8 +109,7 @@ struct Walk {
 #pragma unroll 1
         for (int part = 0; part < side.parts(); ++part) {
             if (part > 0) __syncthreads();
-            if (!resident || side.parts() > 1) side.copy_row_tile(row0, rows, part);
-            side.copy_column_tile(column0, columns, part);
+            side.copy_tiles(!resident || side.parts() > 1, row0, rows, column0, columns, part);
             wait_for_copies();
             if (busy) Math::multiply(format, x, side.row_tile, side.column_tile, side.width(part));
         }

@@ -294,7 +294,7 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int i = 2 * f + e % 2, n = 4 * j + e / 2 * 2;
-                    x[f][e] = packed(format, w[i][n], w[i][n + 1]);
+                    x[f][e] = format.narrow(w[i][n], w[i][n + 1]);
                 }
             }
 #pragma unroll
@@ -308,9 +308,6 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
     }
 
   private:
-    FUSEDNN_DEVICE static std::uint32_t packed(const Format& format, float low, float high) {
-        return format.narrow(low).bits | std::uint32_t(format.narrow(high).bits) << 16;
-    }
     // Two fragments side by side.
     template <int kSums>
     FUSEDNN_DEVICE static void pair(const Format& format, float (&s)[kRowsOfLane][kSums],
@@ -335,6 +332,27 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
 // ---- for all kinds
 // -------------------------------------------------------------------------------
 
+// The others move one on and `last` follows. A loop that takes row[0] each time and ends with this
+// has gone once around, with one copy of its body: what masks, softcaps and dropout need is most of
+// a kernel's machine code otherwise. (An index that runs would keep the row out of registers.)
+template <class T, int kCount>
+FUSEDNN_DEVICE void turn(T (&row)[kCount], T last) {
+#pragma unroll
+    for (int n = 1; n < kCount; ++n) row[n - 1] = row[n];
+    row[kCount - 1] = last;
+}
+
+// The same for the rows of a lane, of which the first has changed.
+template <class T, int kRows, int kCount>
+FUSEDNN_DEVICE void turn_rows(T (&rows)[kRows][kCount]) {
+#pragma unroll
+    for (int m = 0; m < kCount; ++m) {
+        const T first = rows[0][m];
+#pragma unroll
+        for (int i = 1; i < kRows; ++i) rows[i - 1][m] = rows[i][m];
+        rows[kRows - 1][m] = first;
+    }
+}
 template <class Array>
 FUSEDNN_DEVICE void clear(Array& sums) {
 #pragma unroll
@@ -353,15 +371,16 @@ FUSEDNN_DEVICE void careful_add(const typename Math::Format& format, typename Ma
     Math::put(format, w, exchange);
 #pragma unroll 1
     for (int j = 0; j < Math::kColumns; ++j) {
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < Math::kRowsOfLane; ++i) {
             const Sum weight = format.widen(exchange.of[Math::row(i)][j]);
-            if (weight == Sum(0)) continue;
+            const int columns = weight == Sum(0) ? 0 : width;
 #pragma unroll
             for (int m = 0; m < Math::kOutOfLane; ++m) {
                 const int column = Math::out_column(m);
-                if (column < width) out[i][m] += weight * format.widen(b[j][column]);
+                if (column < columns) out[0][m] += weight * format.widen(b[j][column]);
             }
+            turn_rows(out);
         }
     }
 }
@@ -405,32 +424,34 @@ struct alignas(sizeof(T) * kRun) StoreRun {
 // The columns [column0, columns) of this lane's rows that exist, as far as the tile reaches, each
 // value times its row's factor.
 template <class Math, class T>
-FUSEDNN_DEVICE void store_rows(const Format<T>& format, const typename Math::Out& out,
-                               const Rows<T>& to, int row0, int rows, int column0, int columns,
-                               const typename Math::Sum (&factor)[Math::kRowsOfLane]) {
+FUSEDNN_DEVICE void store_rows(const Format<T>& format, typename Math::Out& out, const Rows<T>& to,
+                               int row0, int rows, int column0, int columns,
+                               typename Math::Sum (&factor)[Math::kRowsOfLane]) {
     constexpr int kRun = Math::kOutRun;
     using Run = detail::StoreRun<T, kRun>;
     const bool wide = to.wide() && column0 % kRun == 0;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < Math::kRowsOfLane; ++i) {
         const int row = row0 + Math::row(i);
-        if (row >= rows) continue;
+        T* const line = to[row] + column0;
 #pragma unroll
         for (int m = 0; m < Math::kOutOfLane; m += kRun) {
-            const int column = column0 + Math::out_column(m);
-            T* const place = to[row] + column;
-            if (wide && column + kRun <= columns) {
-                Run run;
+            const int column = Math::out_column(m),
+                      left = row < rows ? columns - column0 - column : 0;
+            Run run;
 #pragma unroll
-                for (int k = 0; k < kRun; ++k) run.of[k] = format.narrow(out[i][m + k] * factor[i]);
-                *reinterpret_cast<Run*>(place) = run;
+            for (int k = 0; k < kRun; ++k) run.of[k] = format.narrow(out[0][m + k] * factor[0]);
+            if (wide && left >= kRun) {
+                *reinterpret_cast<Run*>(line + column) = run;
             } else {
 #pragma unroll
                 for (int k = 0; k < kRun; ++k) {
-                    if (column + k < columns) place[k] = format.narrow(out[i][m + k] * factor[i]);
+                    if (k < left) line[column + k] = run.of[k];
                 }
             }
         }
+        turn(factor, factor[0]);
+        turn_rows(out);
     }
 }
 

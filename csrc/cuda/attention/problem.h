@@ -28,6 +28,12 @@ FUSEDNN_HOST_DEVICE i64 chunks_of(i64 columns, i64 part) {
     return columns > part ? parts_of(columns, part) : 1;
 }
 
+// Heads of queries that share one of keys.
+template <class T>
+FUSEDNN_DEVICE int heads_of_group(const AttentionParams<T>& p) {
+    return int(p.heads) / int(p.kv_heads);
+}
+
 struct KeyRange {
     int begin, end;
 };
@@ -118,14 +124,20 @@ struct Items {
     FUSEDNN_HOST_DEVICE i64 count() const { return tiles * chunks * batch * heads; }
     FUSEDNN_DEVICE Item operator[](i64 number) const {
         Item item;
-        item.head = int(number % heads);
-        number = quotient(number, heads);
-        item.batch = int(number % batch);
-        number = quotient(number, batch);
-        item.chunk = int(number % chunks);
-        item.tile = int(quotient(number, chunks));
+        item.head = digit(number, heads);
+        item.batch = digit(number, batch);
+        item.chunk = digit(number, chunks);
+        item.tile = int(number);
         if (last_first) item.tile = int(tiles) - 1 - item.tile;
         return item;
+    }
+
+  private:
+    FUSEDNN_DEVICE static int digit(i64& number, i64 base) {
+        const i64 above = quotient(number, base);
+        const int below = int(number - above * base);
+        number = above;
+        return below;
     }
 };
 
@@ -163,16 +175,16 @@ FUSEDNN_DEVICE int whole_steps(int columns, int most) {
     return smaller_of((columns + 15) / 16 * 16, most);
 }
 
-// Starts to copy rows [row0, row0 + kRows) of those there are, [0, rows), and their columns from
-// column0 on, as many as the tile is wide; what does not exist becomes 0.
-template <int kThreads, int kWidth, class T, int kRows, int kStride>
-FUSEDNN_DEVICE void copy_rows(T (&tile)[kRows][kStride], const Rows<const T>& from, int row0,
-                              int rows, int column0, int columns) {
+// Starts to copy rows [row0, row0 + tile_rows) of those there are, [0, rows), and their columns
+// from column0 on, as many as the tile is wide; what does not exist becomes 0.
+template <int kThreads, int kWidth, class T, int kStride>
+FUSEDNN_DEVICE void copy_rows(T (*tile)[kStride], int tile_rows, const Rows<const T>& from,
+                              int row0, int rows, int column0, int columns) {
     constexpr int kRun = 16 / int(sizeof(T)), kRuns = kWidth / kRun;
     const int left = columns - column0, width = whole_steps(left, kWidth);
     if (from.wide()) {
 #pragma unroll 1
-        for (int i = int(threadIdx.x); i < kRows * kRuns; i += kThreads) {
+        for (int i = int(threadIdx.x); i < tile_rows * kRuns; i += kThreads) {
             const int r = i / kRuns, c = i % kRuns * kRun, row = row0 + r;
             if (c >= width) continue;
             const bool real = row >= 0 && row < rows && c < left;
@@ -181,7 +193,7 @@ FUSEDNN_DEVICE void copy_rows(T (&tile)[kRows][kStride], const Rows<const T>& fr
         }
     } else {
 #pragma unroll 1
-        for (int i = int(threadIdx.x); i < kRows * kWidth; i += kThreads) {
+        for (int i = int(threadIdx.x); i < tile_rows * kWidth; i += kThreads) {
             const int r = i / kWidth, c = i % kWidth, row = row0 + r;
             if (c >= width) continue;
             const bool real = row >= 0 && row < rows && c < left;

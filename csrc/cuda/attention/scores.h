@@ -61,7 +61,9 @@ struct HeadScores {
     // May the query see the key, masks apart? Both may be outside the sequence.
     FUSEDNN_DEVICE bool sees(int query, int key) const {
         const KeyRange range = s.range(query);
-        return query >= 0 && query < s.queries && key >= range.begin && key < range.end;
+        const bool real = query >= 0 && query < s.queries;
+        const int count = real ? larger_of(range.end - range.begin, 0) : 0;
+        return unsigned(key - range.begin) < unsigned(count);
     }
     FUSEDNN_DEVICE bool plain() const { return !p.mask && !p.bias && !(p.softcap > 0); }
 
@@ -83,12 +85,15 @@ struct HeadScores {
         return x;
     }
 
+    // The same without softcap, masks and bias.
+    FUSEDNN_DEVICE Sum plain_score(Sum product, int query, int key, bool inner) const {
+        return inner || sees(query, key) ? product * factor : -Sum(INFINITY);
+    }
     // A product's score; -infinity where the query does not see the key. `inner`: it does.
     FUSEDNN_DEVICE Sum score(Sum product, int query, int key, bool inner, Sum* slope) const {
         *slope = Sum(1);
-        if (!inner && !sees(query, key)) return -Sum(INFINITY);
-        const Sum x = product * factor;
-        return plain() ? x : adjusted(x, query, key, slope);
+        const Sum x = plain_score(product, query, key, inner);
+        return plain() || x == -Sum(INFINITY) ? x : adjusted(x, query, key, slope);
     }
 
     // Products become scores. `inner`: every query of the tile sees every key, masks apart.
@@ -109,13 +114,14 @@ struct HeadScores {
                 }
         }
         if (plain()) return;
+#pragma unroll 1
+        for (int n = 0; n < Math::kColumnsOfLane; ++n)
 #pragma unroll
-        for (int i = 0; i < Math::kRowsOfLane; ++i)
-#pragma unroll
-            for (int n = 0; n < Math::kColumnsOfLane; ++n) {
+            for (int i = 0; i < Math::kRowsOfLane; ++i) {
                 const int query = place.query(i, n), key = place.key(i, n);
-                Sum slope;
-                if (sees(query, key)) x[i][n] = adjusted(x[i][n], query, key, &slope);
+                Sum slope, score = x[i][0];
+                if (sees(query, key)) score = adjusted(score, query, key, &slope);
+                turn(x[i], score);
             }
     }
 
@@ -126,9 +132,10 @@ struct HeadScores {
     // A weight whose row's maximum and 1 / sum are known. Where NaN was seen all are, but for keys
     // that are hidden.
     FUSEDNN_DEVICE Sum weight(Sum score, Sum maximum, Sum inverse) const {
-        const Sum e = score == -Sum(INFINITY) ? Sum(0) : exponential(score, maximum);
-        if (inverse == inverse) return e * inverse;
-        return e == Sum(0) ? e : inverse;
+        Sum e = exponential(score, maximum);
+        e = score == -Sum(INFINITY) ? Sum(0) : e;
+        const Sum known = e * inverse;
+        return inverse == inverse || e == Sum(0) ? (e == Sum(0) ? e : known) : inverse;
     }
 
   private:
@@ -144,18 +151,18 @@ struct HeadScores {
 template <class Math, class P>
 FUSEDNN_DEVICE void draw(const Dropout& dropout, std::uint64_t head, const P& place,
                          unsigned (&kept)[Math::kRowsOfLane]) {
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < Math::kRowsOfLane; ++i) {
-        kept[i] = 0;
+        unsigned bits = 0;
         if constexpr (P::kTransposed) {
-#pragma unroll
+#pragma unroll 2
             for (int n = 0; n < Math::kColumnsOfLane; ++n) {
                 const bool keep = dropout.keeps(head, place.query(i, n), place.key(i, n));
-                kept[i] |= unsigned(keep) << n;
+                bits |= unsigned(keep) << n;
             }
         } else {
             const int query = place.row0 + Math::row(i);
-#pragma unroll
+#pragma unroll 2
             for (int n = 0; n < 4; ++n) {
                 const int key = place.key(i, n);
                 const DropoutWords words =
@@ -166,10 +173,11 @@ FUSEDNN_DEVICE void draw(const Dropout& dropout, std::uint64_t head, const P& pl
                 for (int word = 0; word < 4; ++word) {
                     const int more = n + 4 * (word - first);
                     if (more < n || more >= Math::kColumnsOfLane) continue;
-                    kept[i] |= unsigned(words.of[word] >= dropout.bound) << more;
+                    bits |= unsigned(words.of[word] >= dropout.bound) << more;
                 }
             }
         }
+        turn(kept, bits);
     }
 }
 

@@ -29,7 +29,7 @@ FUSEDNN_DEVICE void weights_of_rows(const WeightsCall<T>& call, WeightsTiles<Mat
     const AttentionParams<T>& p = call.p;
     const int row1 = smaller_of(row0 + Math::kRows, s.queries), dim = int(p.dim);
     const Rows<const T> queries = rows_of(p.query, s.batch, head, s.query0);
-    const Rows<const T> keys = rows_of(p.key, s.batch, head / int(p.heads / p.kv_heads), s.key0);
+    const Rows<const T> keys = rows_of(p.key, s.batch, head / heads_of_group(p), s.key0);
     const HeadScores<Math, T> scores(p, call.format, s, head);
     const i64 first = (s.batch * p.heads + head) * p.queries + s.query0;
     const Sum* maximum = call.stats + first;
@@ -44,10 +44,11 @@ FUSEDNN_DEVICE void weights_of_rows(const WeightsCall<T>& call, WeightsTiles<Mat
 #pragma unroll 1
         for (int depth = 0; depth < dim; depth += Math::kDim) {
             if (key0 == begin || dim > Math::kDim) {
-                copy_rows<Math::kThreads, Math::kDim>(tiles.query, queries, row0, s.queries, depth,
-                                                      dim);
+                copy_rows<Math::kThreads, Math::kDim>(tiles.query, Math::kRows, queries, row0,
+                                                      s.queries, depth, dim);
             }
-            copy_rows<Math::kThreads, Math::kDim>(tiles.key, keys, key0, s.keys, depth, dim);
+            copy_rows<Math::kThreads, Math::kDim>(tiles.key, Math::kColumns, keys, key0, s.keys,
+                                                  depth, dim);
             copy_async_commit();
             copy_async_wait<0>();
             __syncthreads();
@@ -62,12 +63,12 @@ FUSEDNN_DEVICE void weights_of_rows(const WeightsCall<T>& call, WeightsTiles<Mat
             const int row = row0 + Math::row(i);
             if (row >= row1) continue;
             const Sum top = maximum[row], factor = inverse[row];
-#pragma unroll
+#pragma unroll 1
             for (int n = 0; n < Math::kColumnsOfLane; ++n) {
                 const int key = place.key(i, n);
-                if (key < s.keys)
-                    to[row * p.keys + key] =
-                        call.format.narrow(scores.weight(x[i][n], top, factor));
+                const Sum weight = scores.weight(x[i][0], top, factor);
+                turn(x[i], weight);
+                if (key < s.keys) to[row * p.keys + key] = call.format.narrow(weight);
             }
         }
     }
@@ -77,6 +78,7 @@ template <class Math, class T>
 __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     weights_kernel(const __grid_constant__ WeightsCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(WeightsTiles<Math>, tiles);
+#pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
         const Item item = items[number];
         int row0;

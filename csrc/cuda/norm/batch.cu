@@ -27,52 +27,61 @@ ChannelView view_of(const BatchNormParams& p) {
 
 template <class T>
 struct Values {
-    const T* x;
-    FUSEDNN_DEVICE void operator()(i64 at, i64, i64, T (&v)[1]) const { v[0] = x[at]; }
+    using Sum = Accumulate<T>;
+    static constexpr int kInputs = 1;
+    Shared<T> x;
+    FUSEDNN_DEVICE void operator()(i64 at, i64, i64, Sum (&v)[1]) const { v[0] = x[at]; }
 };
-template <class T>
+template <class Sum>
 struct StoreMean {
     double places;
-    T* mean;
+    Sum* mean;
     FUSEDNN_DEVICE void operator()(i64 c, const double (&sum)[1]) const {
-        mean[c] = T(sum[0] / places);
+        mean[c] = Sum(sum[0] / places);
     }
 };
 template <class T>
 struct Deviations {
-    const T *x, *mean;
-    FUSEDNN_DEVICE void operator()(i64 at, i64, i64 c, T (&v)[2]) const {
+    using Sum = Accumulate<T>;
+    static constexpr int kInputs = 1;
+    Shared<T> x;
+    const Sum* mean;
+    FUSEDNN_DEVICE void operator()(i64 at, i64, i64 c, Sum (&v)[2]) const {
         v[0] = x[at] - mean[c];
         v[1] = v[0] * v[0];
     }
 };
-template <class T>
+template <class Sum>
 struct StoreVariance {
     double places;
-    T *low, *variance;
+    Sum *low, *variance;
     FUSEDNN_DEVICE void operator()(i64 c, const double (&sum)[2]) const {
         const double rest = sum[0] / places, found = sum[1] / places - rest * rest;
-        low[c] = T(rest);
-        variance[c] = T(found < 0 ? 0.0 : found);
+        low[c] = Sum(rest);
+        variance[c] = Sum(found < 0 ? 0.0 : found);
     }
 };
 
 // ---- apply ----------------------------------------
 
-template <class T, bool kRelu>
+template <class T>
 struct Apply {
+    using Sum = Accumulate<T>;
     i64 channels;
-    const T *x, *stats, *weight, *bias;
-    T* y;
+    bool relu;
+    Shared<T> x;
+    const Sum* stats;
+    Shared<T> weight, bias;
+    SharedOut<T> y;
     template <int kWide>
-    FUSEDNN_DEVICE void run(i64 at, i64 channel, i64 step) const {
+    FUSEDNN_DEVICE void run(i64 at, i64 c) const {
         auto v = load_wide<kWide>(x + at);
+        const auto center = Center<Sum>::of(stats, channels, c);
+        const Sum scale = center.rstd * (weight ? Sum(weight[c]) : Sum(1));
+        const Sum shift = bias ? Sum(bias[c]) : Sum(0);
         for (int i = 0; i < kWide; ++i) {
-            const i64 c = channel + i * step;
-            const auto center = Center<T>::of(stats, channels, c);
-            const T scale = center.rstd * (weight ? weight[c] : T(1));
-            v.of[i] = (v.of[i] - center.mean - center.low) * scale + (bias ? bias[c] : T(0));
-            if constexpr (kRelu) v.of[i] = v.of[i] <= T(0) ? T(0) : v.of[i];
+            const Sum value = (v.of[i] - center.mean - center.low) * scale + shift;
+            v.of[i] = relu && value <= Sum(0) ? Sum(0) : value;
         }
         store_wide<kWide>(y + at, v);
     }
@@ -80,92 +89,78 @@ struct Apply {
 
 // ---- backward ----------------------------------------
 
-template <class T, bool kRelu>
+template <class T>
 struct GradTerms {
+    using Sum = Accumulate<T>;
+    static constexpr int kInputs = 3;
     i64 channels;
-    const T *dy, *x, *y, *stats;
-    FUSEDNN_DEVICE void operator()(i64 at, i64, i64 c, T (&v)[2]) const {
-        v[0] = kRelu && y[at] <= T(0) ? T(0) : dy[at];
-        v[1] = v[0] * Center<T>::of(stats, channels, c)(x[at]);
+    Shared<T> dy, x, y;  // y: null without ReLU
+    const Sum* stats;
+    FUSEDNN_DEVICE void operator()(i64 at, i64, i64 c, Sum (&v)[2]) const {
+        v[0] = y && y[at] <= Sum(0) ? Sum(0) : Sum(dy[at]);
+        v[1] = v[0] * Center<Sum>::of(stats, channels, c)(x[at]);
     }
 };
 // means (2, channels) of g and g * xhat.
 template <class T>
 struct StoreSums {
+    using Sum = Accumulate<T>;
     double places;  // 0: the statistics are constants
     i64 channels;
-    T *means, *dw, *db;
+    Sum* means;
+    SharedOut<T> dw, db;
     FUSEDNN_DEVICE void operator()(i64 c, const double (&sum)[2]) const {
-        means[c] = places > 0 ? T(sum[0] / places) : T(0);
-        means[channels + c] = places > 0 ? T(sum[1] / places) : T(0);
-        if (db) db[c] = T(sum[0]);
-        if (dw) dw[c] = T(sum[1]);
+        means[c] = places > 0 ? Sum(sum[0] / places) : Sum(0);
+        means[channels + c] = places > 0 ? Sum(sum[1] / places) : Sum(0);
+        if (db) db[c] = Sum(sum[0]);
+        if (dw) dw[c] = Sum(sum[1]);
     }
 };
-template <class T, bool kRelu, bool kTraining>
+template <class T>
 struct Backward {
+    using Sum = Accumulate<T>;
     i64 channels;
-    const T *dy, *x, *y, *stats, *weight, *means;
-    T* dx;
+    Shared<T> dy, x, y;  // y: null without ReLU
+    const Sum* stats;
+    Shared<T> weight;
+    const Sum* means;  // null: the statistics are constants
+    SharedOut<T> dx;
     template <int kWide>
-    FUSEDNN_DEVICE void run(i64 at, i64 channel, i64 step) const {
+    FUSEDNN_DEVICE void run(i64 at, i64 c) const {
         auto g = load_wide<kWide>(dy + at);
-        Wide<T, kWide> in{}, out{};
-        if constexpr (kTraining) in = load_wide<kWide>(x + at);
-        if constexpr (kRelu) out = load_wide<kWide>(y + at);
-        for (int i = 0; i < kWide; ++i) {
-            const i64 c = channel + i * step;
-            const auto center = Center<T>::of(stats, channels, c);
-            T grad = kRelu && out.of[i] <= T(0) ? T(0) : g.of[i];
-            if constexpr (kTraining) {
-                grad = grad - means[c] - center(in.of[i]) * means[channels + c];
-            }
-            g.of[i] = grad * (center.rstd * (weight ? weight[c] : T(1)));
+        if (y) {
+            const auto out = load_wide<kWide>(y + at);
+            for (int i = 0; i < kWide; ++i) g.of[i] = out.of[i] <= Sum(0) ? Sum(0) : g.of[i];
         }
+        const auto center = Center<Sum>::of(stats, channels, c);
+        if (means) {
+            const auto in = load_wide<kWide>(x + at);
+            const Sum mean = means[c], slope = means[channels + c];
+            for (int i = 0; i < kWide; ++i) g.of[i] = g.of[i] - mean - center(in.of[i]) * slope;
+        }
+        const Sum scale = center.rstd * (weight ? Sum(weight[c]) : Sum(1));
+        for (int i = 0; i < kWide; ++i) g.of[i] *= scale;
         store_wide<kWide>(dx + at, g);
     }
 };
 
-template <class T, bool kRelu>
-void backward(const BatchNormParams& p, const T* dy, const T* x, const T* y, const T* stats,
-              const T* weight, T* dx, T* dw, T* db) {
-    const char* name = "batch_norm_backward";
-    const ChannelView view = view_of(p);
-    const bool packs = detail::whole_packs(dy) && detail::whole_packs(x) &&
-                       detail::whole_packs(y) && detail::whole_packs(dx);
-    const Workspace<T> means(2 * p.channels);
-    if (p.training || dw || db) {
-        const double places = p.training ? double(p.outer * p.inner) : 0;
-        sum_channels<2, T>(name, view, GradTerms<T, kRelu>{p.channels, dy, x, y, stats},
-                           StoreSums<T>{places, p.channels, means.get(), dw, db});
-    }
-    if (p.training) {
-        map_channels<T>(
-            name, view, packs,
-            Backward<T, kRelu, true>{p.channels, dy, x, y, stats, weight, means.get(), dx});
-    } else {
-        map_channels<T>(
-            name, view, packs,
-            Backward<T, kRelu, false>{p.channels, dy, x, y, stats, weight, nullptr, dx});
-    }
-}
-
 // ---- running statistics ----------------------------------------
 
-// From mean, low and variance in stats, or from the running ones, to mean, low and rstd.
+// `unbiased`: what makes the running variance so. From mean, low and variance in stats, or from the
+// running ones, to mean, low and rstd.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    finish_stats(BatchNormParams p, double momentum, double eps, T* running_mean, T* running_var,
-                 T* stats) {
-    const double count = double(p.outer * p.inner);
+    finish_stats(BatchNormParams p, double momentum, double unbiased, double eps, T* running_mean,
+                 T* running_var, T* stats) {
     const i64 step = i64(gridDim.x) * blockDim.x;
+#pragma unroll 1
     for (i64 c = i64(blockIdx.x) * blockDim.x + threadIdx.x; c < p.channels; c += step) {
         T variance = T(0);
         if (!p.training) {
             stats[c] = running_mean[c];
             stats[p.channels + c] = T(0);
             variance = running_var[c];
-        } else if (count == 0) {  // an empty batch says nothing
+        } else if (p.outer * p.inner == 0) {  // an empty batch says nothing
             stats[c] = stats[p.channels + c] = T(0);
         } else {
             variance = stats[2 * p.channels + c];
@@ -174,8 +169,8 @@ __global__ void __launch_bounds__(kThreads)
                 running_mean[c] = T((1 - momentum) * double(running_mean[c]) + momentum * found);
             }
             if (running_var) {
-                const double unbiased = double(variance) * (count / (count - 1));
-                running_var[c] = T((1 - momentum) * double(running_var[c]) + momentum * unbiased);
+                const double found = double(variance) * unbiased;
+                running_var[c] = T((1 - momentum) * double(running_var[c]) + momentum * found);
             }
         }
         stats[2 * p.channels + c] = T(1.0 / sqrt(double(variance) + eps));
@@ -185,49 +180,72 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <class T>
-void batch_norm_stats(const BatchNormParams& p, const T* x, T* mean, T* low, T* variance) {
+void batch_norm_stats(const BatchNormParams& p, const T* x, Accumulate<T>* mean, Accumulate<T>* low,
+                      Accumulate<T>* variance) {
+    using Sum = Accumulate<T>;
+    using Held = Storage<T>;
     const double places = double(p.outer * p.inner);
-    sum_channels<1, T>("batch_norm_stats", view_of(p), Values<T>{x}, StoreMean<T>{places, mean});
-    sum_channels<2, T>("batch_norm_stats", view_of(p), Deviations<T>{x, mean},
-                       StoreVariance<T>{places, low, variance});
+    sum_channels<1, Sum>("batch_norm_stats", view_of(p), Values<Held>{reading(x)},
+                         StoreMean<Sum>{places, mean});
+    sum_channels<2, Sum>("batch_norm_stats", view_of(p), Deviations<Held>{reading(x), mean},
+                         StoreVariance<Sum>{places, low, variance});
 }
 
 template <class T>
-void batch_norm_apply(const BatchNormParams& p, const T* x, const T* stats, const T* weight,
-                      const T* bias, T* y) {
+void batch_norm_apply(const BatchNormParams& p, const T* x, const Accumulate<T>* stats,
+                      const T* weight, const T* bias, T* y) {
     const bool packs = detail::whole_packs(x) && detail::whole_packs(y);
-    const char* name = "batch_norm_apply";
-    p.relu ? map_channels<T>(name, view_of(p), packs,
-                             Apply<T, true>{p.channels, x, stats, weight, bias, y})
-           : map_channels<T>(name, view_of(p), packs,
-                             Apply<T, false>{p.channels, x, stats, weight, bias, y});
+    map_channels<Storage<T>>("batch_norm_apply", view_of(p), packs,
+                             Apply<Storage<T>>{p.channels, p.relu, reading(x), stats,
+                                               reading(weight), reading(bias), writing(y)});
 }
 
 template <class T>
 void batch_norm_backward(const BatchNormParams& p, const T* dy, const T* x, const T* y,
-                         const T* stats, const T* weight, T* dx, T* dw, T* db) {
-    p.relu ? backward<T, true>(p, dy, x, y, stats, weight, dx, dw, db)
-           : backward<T, false>(p, dy, x, y, stats, weight, dx, dw, db);
+                         const Accumulate<T>* stats, const T* weight, T* dx, T* dw, T* db) {
+    using Sum = Accumulate<T>;
+    using Held = Storage<T>;
+    const char* name = "batch_norm_backward";
+    const ChannelView view = view_of(p);
+    const bool packs = detail::whole_packs(dy) && detail::whole_packs(x) &&
+                       detail::whole_packs(y) && detail::whole_packs(dx);
+    if (!p.relu) y = nullptr;
+    const Workspace<Sum> means(2 * p.channels);
+    if (p.training || dw || db) {
+        const double places = p.training ? double(p.outer * p.inner) : 0;
+        sum_channels<2, Sum>(
+            name, view, GradTerms<Held>{p.channels, reading(dy), reading(x), reading(y), stats},
+            StoreSums<Held>{places, p.channels, means.get(), writing(dw), writing(db)});
+    }
+    map_channels<Held>(
+        name, view, packs,
+        Backward<Held>{p.channels, reading(dy), reading(x), reading(y), stats, reading(weight),
+                       p.training ? means.get() : nullptr, writing(dx)});
 }
 
 template <class T>
-void batch_norm_running(const BatchNormParams& p, const T* x, T* running_mean, T* running_var,
-                        double momentum, double eps, T* stats) {
+void batch_norm_running(const BatchNormParams& p, const T* x, Accumulate<T>* running_mean,
+                        Accumulate<T>* running_var, double momentum, double eps,
+                        Accumulate<T>* stats) {
     if (p.training && p.outer * p.inner > 0) {
         batch_norm_stats(p, x, stats, stats + p.channels, stats + 2 * p.channels);
     }
-    launch("batch_norm_stats", {blocks_for(p.channels, kThreads), kThreads}, finish_stats<T>, p,
-           momentum, eps, running_mean, running_var, stats);
+    const double count = double(p.outer * p.inner);
+    launch("batch_norm_stats", {blocks_for(p.channels, kThreads), kThreads},
+           finish_stats<Accumulate<T>>, p, momentum, count / (count - 1), eps, running_mean,
+           running_var, stats);
 }
 
-#define FUSEDNN_BATCH_NORM(T)                                                                     \
-    template void batch_norm_stats<T>(const BatchNormParams&, const T*, T*, T*, T*);              \
-    template void batch_norm_apply<T>(const BatchNormParams&, const T*, const T*, const T*,       \
-                                      const T*, T*);                                              \
-    template void batch_norm_backward<T>(const BatchNormParams&, const T*, const T*, const T*,    \
-                                         const T*, const T*, T*, T*, T*);                         \
-    template void batch_norm_running<T>(const BatchNormParams&, const T*, T*, T*, double, double, \
-                                        T*);
+#define FUSEDNN_BATCH_NORM(T)                                                                  \
+    template void batch_norm_stats<T>(const BatchNormParams&, const T*, Accumulate<T>*,        \
+                                      Accumulate<T>*, Accumulate<T>*);                         \
+    template void batch_norm_apply<T>(const BatchNormParams&, const T*, const Accumulate<T>*,  \
+                                      const T*, const T*, T*);                                 \
+    template void batch_norm_backward<T>(const BatchNormParams&, const T*, const T*, const T*, \
+                                         const Accumulate<T>*, const T*, T*, T*, T*);          \
+    template void batch_norm_running<T>(const BatchNormParams&, const T*, Accumulate<T>*,      \
+                                        Accumulate<T>*, double, double, Accumulate<T>*);
 FUSEDNN_INSTANTIATE(FUSEDNN_BATCH_NORM)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_BATCH_NORM)
 
 }  // namespace fusednn::cuda

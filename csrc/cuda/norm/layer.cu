@@ -16,19 +16,14 @@ namespace fusednn::cuda {
 
 namespace {
 
-// Arrays that may be one and the same, so without the promise of In and Out.
-template <class T>
-using Shared = std::conditional_t<sizeof(T) == 2, HalfIn, const T*>;
-template <class T>
-using SharedOut = std::conditional_t<sizeof(T) == 2, HalfOut, T*>;
-
-template <int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads)
-    forward_rows(LayerNormParams p, Shared<T> x, Shared<T> residual, In<T> weight, In<T> bias,
-                 SharedOut<T> sum, SharedOut<T> y, Accumulate<T>* stats) {
+template <int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads, 4)
+    forward_rows(LayerNormParams p, int threads, Shared<T> x, Shared<T> residual, In<T> weight,
+                 In<T> bias, SharedOut<T> sum, SharedOut<T> y, Accumulate<T>* stats) {
     using Sum = Accumulate<T>;
-    for (i64 first = first_row<kTeam>(); first < p.rows; first += row_step<kTeam>()) {
-        const RowTeam<kTeam, kWide> team(first, p.rows, p.size);
+#pragma unroll 1
+    for (i64 first = first_row(threads); first < p.rows; first += row_step(threads)) {
+        const RowTeam<kWide> team(threads, first, p.rows, p.size);
         const i64 begin = team.row * p.size;
         auto row = x + begin;
         if (residual) {  // what a thread writes here only it reads
@@ -58,13 +53,14 @@ __global__ void __launch_bounds__(kRowThreads)
     }
 }
 
-template <int kTeam, int kWide, class T>
-__global__ void __launch_bounds__(kRowThreads)
-    backward_rows(LayerNormParams p, In<T> dy, In<T> x, In<T> weight,
+template <int kWide, class T>
+__global__ void __launch_bounds__(kRowThreads, 4)
+    backward_rows(LayerNormParams p, int threads, In<T> dy, In<T> x, In<T> weight,
                   const Accumulate<T>* __restrict__ stats, Out<T> dx) {
     using Sum = Accumulate<T>;
-    for (i64 first = first_row<kTeam>(); first < p.rows; first += row_step<kTeam>()) {
-        const RowTeam<kTeam, kWide> team(first, p.rows, p.size);
+#pragma unroll 1
+    for (i64 first = first_row(threads); first < p.rows; first += row_step(threads)) {
+        const RowTeam<kWide> team(threads, first, p.rows, p.size);
         const i64 begin = team.row * p.size;
         const auto center = Center<Sum>::of(stats, p.rows, team.row);
         const auto weighted = [&](i64 k) {
@@ -99,6 +95,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class T>
 struct WeightTerms {
     using Sum = Accumulate<T>;
+    static constexpr int kInputs = 2;
     Shared<T> dy, x;
     const Sum* stats;
     i64 rows;
@@ -122,10 +119,9 @@ template <class T>
 void layer_norm_forward(const LayerNormParams& p, const T* x, const T* residual, const T* weight,
                         const T* bias, T* sum, T* y, Accumulate<T>* stats) {
     const bool packs = rows_of_packs<T>(p.size, x, residual, weight, bias, sum, y);
-    with_team<T>(p.size, packs, [&](auto team, auto wide) {
-        constexpr int threads = decltype(team)::value;
-        launch("layer_norm_forward", row_shape<threads>(p.rows),
-               forward_rows<threads, decltype(wide)::value, Storage<T>>, p, reading(x),
+    with_team<T>(p.size, packs, [&](int team, auto wide) {
+        launch("layer_norm_forward", row_shape(team, p.rows),
+               forward_rows<decltype(wide)::value, Storage<T>>, p, team, reading(x),
                reading(residual), reading(weight), reading(bias), writing(sum), writing(y), stats);
     });
 }
@@ -134,17 +130,16 @@ template <class T>
 void layer_norm_backward(const LayerNormParams& p, const T* dy, const T* x, const T* weight,
                          const Accumulate<T>* stats, T* dx, T* dw, T* db) {
     const bool packs = rows_of_packs<T>(p.size, dy, x, weight, dx);
-    with_team<T>(p.size, packs, [&](auto team, auto wide) {
-        constexpr int threads = decltype(team)::value;
-        launch("layer_norm_backward", row_shape<threads>(p.rows),
-               backward_rows<threads, decltype(wide)::value, Storage<T>>, p, reading(dy),
-               reading(x), reading(weight), stats, writing(dx));
+    with_team<T>(p.size, packs, [&](int team, auto wide) {
+        launch("layer_norm_backward", row_shape(team, p.rows),
+               backward_rows<decltype(wide)::value, Storage<T>>, p, team, reading(dy), reading(x),
+               reading(weight), stats, writing(dx));
     });
     if (dw || db) {
         using Value = Storage<T>;
-        sum_channels<2, Accumulate<T>>("layer_norm_backward", {p.rows, p.size, 1},
-                                       WeightTerms<Value>{reading(dy), reading(x), stats, p.rows},
-                                       StoreWeight<Value>{writing(dw), writing(db)});
+        sum_columns_of<2, Accumulate<T>>("layer_norm_backward", {p.rows, p.size, 1},
+                                         WeightTerms<Value>{reading(dy), reading(x), stats, p.rows},
+                                         StoreWeight<Value>{writing(dw), writing(db)});
     }
 }
 

@@ -24,9 +24,8 @@ FUSEDNN_DEVICE double wide_sum(const Wide<T, kWide>& v) {
 }
 
 // Mean and 1 / root of the variance of a team's row; rms: of its squares, the mean left at 0.
-template <class T, int kTeam, int kWide, class Row>
-FUSEDNN_DEVICE Center<T> row_center(const RowTeam<kTeam, kWide>& team, Row row, bool rms,
-                                    double eps) {
+template <class T, int kWide, class Row>
+FUSEDNN_DEVICE Center<T> row_center(const RowTeam<kWide>& team, Row row, bool rms, double eps) {
     const double size = double(team.size);
     Center<T> center{T(0), T(0), T(0)};
     if (!rms) {

@@ -25,6 +25,7 @@ struct SumTarget {
 
 template <class T>
 struct Values {
+    static constexpr int kInputs = 1;
     Read<T> x;
     FUSEDNN_DEVICE void operator()(i64 at, i64, i64, Accumulate<T> (&value)[1]) const {
         value[0] = x[at];
@@ -48,6 +49,7 @@ void sum_rows(i64 rows, i64 columns, const T* x, const PutSums<Storage<T>>& put)
 // d times the normalised products, for the gains.
 template <class T>
 struct GainValues {
+    static constexpr int kInputs = 3;
     const T *d, *by_x, *by_h;
     i64 columns, row;
     FUSEDNN_DEVICE void operator()(i64 at, i64 r, i64 column, T (&value)[2]) const {

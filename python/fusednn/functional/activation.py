@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
+from .._tensor.autocast import autocasting, widened
 from .._tensor.device import as_array, is_array, is_half
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 
@@ -124,6 +125,8 @@ def prelu(input: Any, weight: Any) -> Any:
     >>> F.prelu(np.array([-1.0, 2.0]), np.array([0.5]))
     array([-0.5,  2. ])
     """
+    if autocasting() is not None:
+        input, weight = widened(input, weight)
     out = _core.prelu_forward(raw(input), raw(weight))
     if not (isinstance(input, TensorBase) or isinstance(weight, TensorBase)):
         return out

@@ -1,8 +1,8 @@
 """Normalisation: (x - mean) / sqrt(variance + eps) * weight + bias, over different sets of axes.
 
 Means and variances are exact to rounding also where the mean is large against the spread (two
-passes, and the mean in two parts). Inputs are float32 or float64; weight, bias and running
-statistics have the input's dtype.
+passes, and the mean in two parts). Inputs are float32 or float64, on a GPU also 16-bit floats;
+weight and bias have the input's dtype, and so have running statistics, of 16-bit inputs float32.
 """
 
 from __future__ import annotations
@@ -249,7 +249,9 @@ def instance_norm(
     >>> F.instance_norm(np.array([[[1.0, 3.0]]]), eps=0.0)
     array([[[-1.,  1.]]])
     """
-    x = floats("instance_norm", input)
+    if autocasting() is not None:
+        input, weight, bias = widened(input, weight, bias)
+    x = floats("instance_norm", input, half=True)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if x.ndim < 3 or x[0:1, 0:1].size == 1:
@@ -269,7 +271,8 @@ def _update_instance_statistics(
     batch, channels = x.shape[:2]
     if batch == 0:
         return
-    mean, var = namespace(x).zeros((2, batch * channels), x.dtype)
+    kind = np.dtype(np.float32) if is_half(x.dtype) else x.dtype
+    mean, var = namespace(x).zeros((2, batch * channels), kind)
     _core.batch_norm_forward(
         x.reshape(1, batch * channels, -1), mean, var, None, None, True, 1.0, eps, False
     )

@@ -18,6 +18,7 @@ from .._tensor.device import (
     is_bfloat16,
     is_device,
     is_float,
+    is_half,
     moved,
     on_gpu,
 )
@@ -89,6 +90,7 @@ class Module:
     # attribute costs; these dictionaries keep kind and order.
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
+    _statistics: tuple[str, ...] = ()  # buffers that are float32 beside 16-bit parameters
     _modules: dict[str, Module | None]
     _not_saved: set[str]
 
@@ -432,7 +434,8 @@ class Module:
     def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
         """Parameters and buffers in another dtype (floats only) and on a device, in place:
         to(np.float64), to("cuda"). ValueError for a device that is not here. np.float16 and
-        "bfloat16" are for modules on a GPU."""
+        "bfloat16" are for modules on a GPU; running statistics are float32 then, for what a batch
+        adds to them would be rounded away."""
         for target in targets:
             if is_device(target):
                 device = target
@@ -449,9 +452,10 @@ class Module:
                 raise TypeError(f"to: a module's dtype must be float32 or float64, got {wanted}")
         for module in self.modules():
             for registry in (module._parameters, module._buffers):
-                for member in registry.values():
+                for name, member in registry.items():
                     if member is not None:
-                        cast_float(member, wanted, device)
+                        wide = name in module._statistics and wanted is not None and is_half(wanted)
+                        cast_float(member, np.dtype(np.float32) if wide else wanted, device)
         return self
 
     def float(self) -> Self:

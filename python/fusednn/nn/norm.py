@@ -42,6 +42,7 @@ class _Running(_Affine):
 
     _ndims: tuple[int, ...]
     _batched = True
+    _statistics = ("running_mean", "running_var")
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
