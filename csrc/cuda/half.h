@@ -87,7 +87,7 @@ struct Format<HalfBits> {
     std::uint32_t brain;  // all bits: bfloat16; none: float16
 
     Format() = default;
-    constexpr Format(bool bfloat16) : brain(bfloat16 ? ~0u : 0u) {}
+    FUSEDNN_HOST_DEVICE constexpr Format(bool bfloat16) : brain(bfloat16 ? ~0u : 0u) {}
     // Both conversions, then one of them by its bits: three instructions. For a condition the
     // compiler would write every loop twice, once for each format.
     FUSEDNN_DEVICE float widen(HalfBits x) const {
