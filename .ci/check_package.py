@@ -7,6 +7,7 @@ EXTENSION is the compiled module of a build without CUDA, which the wheel has.
 
 import re
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ LIBRARIES = {
     "librt.so.1",
     "libgcc_s.so.1",
 }
+# What the CUDA half has code for: machine code, and PTX for later GPUs.
+GPU_CODE = {"sm_80", "sm_90", "compute_90"}
 # Loaded when they are used, never by importing fusednn.
 HEAVY = ("torch", "onnx", "onnxruntime", "sklearn", "scipy", "matplotlib", "tqdm", "cupy", "jax")
 
@@ -48,9 +51,33 @@ def linked(extension: Path) -> tuple[set[str], set[str]]:
     return needed, {line.split()[0] for line in symbols.splitlines()}
 
 
-def has_cuda_code(extension: Path) -> bool:
-    """Machine code for GPUs, in the section where nvcc puts it."""
-    return ".nv_fatbin" in output("readelf", "-SW", str(extension))
+def gpu_code(extension: Path) -> set[str]:
+    """Architectures of the code for GPUs, as nvcc's fat binaries name them.
+
+    Each begins with a magic number, its header's size and its own; then come entries with their
+    kind (1: PTX, 2: machine code), header's size, size and, at byte 28, the architecture.
+    """
+    section = re.search(
+        r"\.nv_fatbin\s+PROGBITS\s+\w+\s+(\w+)\s+(\w+)", output("readelf", "-SW", str(extension))
+    )
+    if not section:
+        return set()
+    start, size = (int(number, 16) for number in section.groups())
+    code = extension.read_bytes()[start : start + size]
+    found = set()
+    at = 0
+    while at + 16 <= len(code):
+        magic, _, header, size = struct.unpack_from("<IHHQ", code, at)
+        if magic != 0xBA55ED50:
+            at += 8  # padding
+            continue
+        at, end = at + header, at + header + size
+        while at < end:
+            kind, _, header, size = struct.unpack_from("<HHIQ", code, at)
+            (architecture,) = struct.unpack_from("<I", code, at + 28)
+            found.add(f"{'compute' if kind == 1 else 'sm'}_{architecture}")
+            at += header + size
+    return found
 
 
 def extension_complaints(name: str, extension: Path, cuda: bool) -> list[str]:
@@ -66,8 +93,10 @@ def extension_complaints(name: str, extension: Path, cuda: bool) -> list[str]:
     foreign = {s for s in symbols if not s.startswith(("PyInit_", "fusednn_"))}
     if foreign:
         found.append(f"{name} exports {sorted(foreign)[:5]}")
-    if has_cuda_code(extension) != cuda:
-        found.append(f"{name} has {'no ' if cuda else ''}CUDA code")
+    expected, code = GPU_CODE if cuda else set(), gpu_code(extension)
+    print(f"{name} has code for GPUs: {', '.join(sorted(code)) or 'none'}")
+    if code != expected:
+        found.append(f"{name} has GPU code {sorted(code)}, expected {sorted(expected)}")
     return found
 
 
