@@ -80,8 +80,8 @@ def test_modules(xp, half):
 
 def test_ops_without_a_kernel_say_so(xp, values, half):
     x = xp.asarray(values.astype(DTYPES[half])[None])
-    with pytest.raises(NotImplementedError, match=rf"prelu: no CUDA kernel for {half} \("):
-        F.prelu(x, x[:, 0])
+    with pytest.raises(NotImplementedError, match=rf"unfold: no CUDA kernel for {half} \("):
+        F.unfold(x[None], 2)
 
 
 @pytest.mark.emulated
