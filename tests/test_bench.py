@@ -544,8 +544,8 @@ def test_table_line():
     lines = tables.Table(["conv a fwd"], ["torch", "ort"])
     text = lines.line([record(), record(impl="torch", median_us=200.0)])
     assert text.split() == [
-        "conv", "a", "fwd", "float32", "100", "99.0", "50.0", "GF/s", "50%", "FMA", "1e-07", "200", "-",
-        "2.00x", "torch",
+        "conv", "a", "fwd", "float32", "100", "99.0", "50.0", "GF/s", "50%", "FMA", "1e-07", "200",
+        "-", "2.00x", "torch",
     ]  # fmt: skip
     assert len(lines.heading()) <= 140
 
