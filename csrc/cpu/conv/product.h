@@ -31,11 +31,17 @@ FUSEDNN_INLINE void move_columns(const ConvProblem<T>& p, i64 row0, int rows, i6
 }
 
 // The implicit matrix of a 1 x 1 kernel is the source itself, image by image. Not where its rows
-// lie so that most of a panel's fall into the same sets of the caches.
+// lie so that most of a panel's fall into the same sets of the caches; and narrower vectors, whose
+// loads are more of the work, win by it only where few panels of weights read what was packed.
 template <class T>
 FUSEDNN_INLINE bool rows_in_place(const ConvProblem<T>& p) {
     constexpr i64 kSameSets = 1024;
-    return p.tap_count() == 1 && p.grid[0] * p.grid[1] == 1 && p.step[2] == 1 &&
+#if defined(__AVX512F__)
+    const bool pays = true;
+#else
+    const bool pays = p.rows <= 4 * kTileRows;
+#endif
+    return pays && p.tap_count() == 1 && p.grid[0] * p.grid[1] == 1 && p.step[2] == 1 &&
            p.src_plane == p.grid[2] && p.offset[2][0] == 0 &&
            p.src_plane * i64(sizeof(T)) % kSameSets != 0;
 }
