@@ -25,7 +25,7 @@ py::object result_of(Call& call, const Array& input, const ops::ConvShapes& shap
     py::object output =
         call.new_array(input.dtype(), int(shapes.output.size()), shapes.output.data(), &result);
     const Run run(call, (input.size() + ops::checked_size(call.op(), shapes.output)) * 8);
-    with_dtype(input.dtype(), [&](auto zero) {
+    with_device_dtype(input.dtype(), [&](auto zero) {
         using T = decltype(zero);
         kernel(run.kernels<T>(), shapes.params, input.data<T>(), static_cast<T*>(result));
     });
@@ -36,7 +36,7 @@ py::object unfold(py::handle input, py::handle kernel, py::handle dilation, py::
                   py::handle stride) {
     constexpr const char* op = "unfold";
     Call call(op);
-    const Array x = call.floating(input, "input");
+    const Array x = call.floating_or_half(input, "input");
     const auto shapes = ops::unfold_shapes(op, ops::shape_of(x.view()),
                                            window_args(op, kernel, dilation, padding, stride));
     return result_of(call, x, shapes,
@@ -49,7 +49,7 @@ py::object fold(py::handle input, py::handle output_size, py::handle kernel, py:
                 py::handle padding, py::handle stride) {
     constexpr const char* op = "fold";
     Call call(op);
-    const Array columns = call.floating(input, "input");
+    const Array columns = call.floating_or_half(input, "input");
     const auto shapes =
         ops::fold_shapes(op, ops::shape_of(columns.view()), to_ints(output_size, op, "output_size"),
                          window_args(op, kernel, dilation, padding, stride));

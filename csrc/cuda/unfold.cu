@@ -1,5 +1,6 @@
 // Sliding windows as columns, and their sum back into an array; one thread to each element of the
 // result. x (N, C, D, H, W) <-> columns (N, C * KD * KH * KW, OD * OH * OW), zeros for padding.
+// Sums of 16-bit arrays are float, and rounded once.
 #include "cuda/any.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
@@ -144,41 +145,40 @@ LaunchShape threads_for(i64 count) {
     return {blocks_for(count, kThreads), kThreads};
 }
 
+// A kernel over planes with so many elements each; `any` is the one for sizes beyond 32 bits.
+template <class T, class Kernel, class AnyKernel>
+void run_planes(const char* name, const ConvParams& p, i64 from_each, const T* from, i64 to_each,
+                T* to, Kernel kernel, AnyKernel any) {
+    const i64 planes = p.batch * p.in_channels;
+    if (!small(p)) {
+        launch(name, threads_for(planes * to_each), any, windows_of<i64>(p), planes * to_each,
+               reading_any(from), writing_any(to));
+        return;
+    }
+    by_parts(planes, from_each > to_each ? from_each : to_each, [&](i64 first, i64 count) {
+        launch(name, threads_for(count * to_each), kernel, windows_of<int>(p), count * to_each,
+               reading(from + first * from_each), writing(to + first * to_each));
+    });
+}
+
 }  // namespace
 
 template <class T>
 void unfold(const ConvParams& p, const T* x, T* columns) {
-    const i64 planes = p.batch * p.in_channels, in = volume(p.in_size);
-    const i64 each = volume(p.kernel) * volume(p.out_size);
-    if (!small(p)) {
-        launch("unfold", threads_for(planes * each), unfold_kernel<Any>, windows_of<i64>(p),
-               planes * each, reading_any(x), writing_any(columns));
-        return;
-    }
-    by_parts(planes, in > each ? in : each, [&](i64 first, i64 count) {
-        launch("unfold", threads_for(count * each), unfold_kernel<Storage<T>>, windows_of<int>(p),
-               count * each, reading(x + first * in), writing(columns + first * each));
-    });
+    run_planes("unfold", p, volume(p.in_size), x, volume(p.kernel) * volume(p.out_size), columns,
+               unfold_kernel<Storage<T>>, unfold_kernel<Any>);
 }
 
 template <class T>
 void fold(const ConvParams& p, const T* columns, T* x) {
-    const i64 planes = p.batch * p.in_channels, in = volume(p.in_size);
-    const i64 each = volume(p.kernel) * volume(p.out_size);
-    if (!small(p)) {
-        launch("fold", threads_for(planes * in), fold_kernel<Any>, windows_of<i64>(p), planes * in,
-               reading_any(columns), writing_any(x));
-        return;
-    }
-    by_parts(planes, in > each ? in : each, [&](i64 first, i64 count) {
-        launch("fold", threads_for(count * in), fold_kernel<Storage<T>>, windows_of<int>(p),
-               count * in, reading(columns + first * each), writing(x + first * in));
-    });
+    run_planes("fold", p, volume(p.kernel) * volume(p.out_size), columns, volume(p.in_size), x,
+               fold_kernel<Storage<T>>, fold_kernel<Any>);
 }
 
 #define FUSEDNN_UNFOLD(T)                                     \
     template void unfold<T>(const ConvParams&, const T*, T*); \
     template void fold<T>(const ConvParams&, const T*, T*);
 FUSEDNN_INSTANTIATE(FUSEDNN_UNFOLD)
+FUSEDNN_INSTANTIATE_HALF(FUSEDNN_UNFOLD)
 
 }  // namespace fusednn::cuda

@@ -246,8 +246,9 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/unfold.cu",
-        ("test_unfold_kernels.py",),
+        ("test_unfold_kernels.py", "test_half_columns.py"),
         {
+            "as many as are read": ("count * to_each,", "count * from_each,"),
             "bound of the columns": ("at >= size) return", "at > size) return"),
             "beyond the last line": ("place[1] < p.in[1]", "place[1] <= p.in[1]"),
             "between the strides": ("if (out_h % p.stride[1]) continue;", ""),

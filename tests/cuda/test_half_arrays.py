@@ -78,12 +78,6 @@ def test_modules(xp, half):
     assert nn.Linear(2, 3).to("cuda", half).weight.dtype == DTYPES[half]
 
 
-def test_ops_without_a_kernel_say_so(xp, values, half):
-    x = xp.asarray(values.astype(DTYPES[half])[None])
-    with pytest.raises(NotImplementedError, match=rf"unfold: no CUDA kernel for {half} \("):
-        F.unfold(x[None], 2)
-
-
 @pytest.mark.emulated
 @pytest.mark.parametrize("typestr", ["<V2", "|V2"])
 def test_bfloat16_of_other_libraries(xp, values, typestr):
