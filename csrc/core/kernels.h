@@ -204,8 +204,8 @@ struct RecurrentResults {
     // U h + b_hn; of an RNN h; of 16-bit arrays all before sigmoid and tanh), then for the LSTM
     // (rows, hidden) c of the step before, then (rows, outputs) h of the step before. norm_lstm:
     // then (rows, gates_row) the normalised product with x, (rows, gates_row) that with h, (rows,
-    // 2) what they were multiplied by. With checkpoints: (segments, batch, outputs) h, then of an
-    // LSTM (segments, batch, hidden) c, of 16-bit arrays as float.
+    // 2) what they were multiplied by, of 16-bit arrays as float. With checkpoints: (segments,
+    // batch, outputs) h, then of an LSTM (segments, batch, hidden) c, of 16-bit arrays as float.
     T* reserve;
 };
 

@@ -201,7 +201,7 @@ i64 RecurrentPlan::reserve_size(i64 direction) const {
         const i64 kept = (has_memory() ? memory_items * hidden : 0) + outputs;
         return checked_product(op, checked_product(op, count, batch), kept);
     }
-    const i64 products = cell == Cell::norm_lstm ? 2 * gates_row + 2 : 0;
+    const i64 products = cell == Cell::norm_lstm ? 2 * (gates_row + memory_items) : 0;
     return checked_product(op, rows, gates_row + states + products);
 }
 

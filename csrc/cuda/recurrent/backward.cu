@@ -146,9 +146,11 @@ class Walk {
     // dh on its way through a mask, or from 16 bits to float; h_before as W_hh met it, with a mask.
     Workspace<T> through_, masked_h_;
     // With normalisation: the products' gradients, and those behind LN(c), times it.
-    Workspace<T> d_by_x_, d_by_h_, d_cell_, d_gain_c_;
+    Workspace<T> d_by_x_, d_by_h_;
+    Workspace<Accumulate<T>> d_cell_, d_gain_c_;
     // With checkpoints: what kept_ points to.
-    Workspace<T> gates_, c_before_, h_before_, by_x_, by_h_, scale_;
+    Workspace<T> gates_, c_before_, h_before_, by_x_, by_h_;
+    Workspace<Accumulate<T>> scale_;
 };
 
 template <class T>
@@ -295,36 +297,32 @@ void Walk<T>::plain_step(i64 n, i64 at) {
 
 template <class T>
 void Walk<T>::norm_step(i64 n, i64 at) {
-    if constexpr (kHalf) {
-        refuse_norm<T>();
-    } else {
-        const i64 t = rows_.time(n), start = rows_.start(t);
-        const i64 row = start - kept_.row, block_row = start - kept_.block_row;
-        NormBackStep<Storage<T>> s{};
-        s.hidden = p_.hidden;
-        s.gain_x = p_.gain_ih;
-        s.gain_h = p_.gain_hh;
-        s.gain_c = p_.gain_c;
-        s.bias_c = p_.bias_c;
-        s.eps = T(p_.eps);
-        s.gates_row = p_.gates_row;
-        s.gates = kept_.gates + row * p_.gates_row;
-        s.by_x = kept_.by_x + block_row * p_.gates_row;
-        s.by_h = kept_.by_h + block_row * p_.gates_row;
-        s.scale = kept_.scale + block_row * 2;
-        s.c_before = kept_.c_before + row * p_.hidden;
-        s.d_gates = d_gates_.get() + at * d_row_;
-        s.d_by_x = d_by_x_.get() + at * d_row_;
-        s.d_by_h = d_by_h_.get() + at * d_row_;
-        s.d_cell = d_cell_.get() + at * p_.hidden;
-        s.d_gain_c = d_gain_c_.get() + at * p_.hidden;
-        s.dh = dh_.get();
-        s.dc = dc_.get();
-        if (g_.d_out) s.d_out = g_.d_out + t * g_.out_step;
-        s.out_row = g_.out_row;
-        s.sequence = rows_.sequences();
-        norm_lstm_step_back(s, rows_.active(t));
-    }
+    const i64 t = rows_.time(n), start = rows_.start(t);
+    const i64 row = start - kept_.row, block_row = start - kept_.block_row;
+    NormBackStep<Storage<T>> s{};
+    s.hidden = p_.hidden;
+    s.gain_x = reading(p_.gain_ih);
+    s.gain_h = reading(p_.gain_hh);
+    s.gain_c = reading(p_.gain_c);
+    s.bias_c = reading(p_.bias_c);
+    s.eps = Accumulate<T>(p_.eps);
+    s.gates_row = p_.gates_row;
+    s.gates = reading<T>(kept_.gates + row * p_.gates_row);
+    s.by_x = reading<T>(kept_.by_x + block_row * p_.gates_row);
+    s.by_h = reading<T>(kept_.by_h + block_row * p_.gates_row);
+    s.scale = kept_.scale + block_row * 2;
+    s.c_before = reading<T>(kept_.c_before + row * p_.hidden);
+    s.d_gates = writing(d_gates_.get() + at * d_row_);
+    s.d_by_x = writing(d_by_x_.get() + at * d_row_);
+    s.d_by_h = writing(d_by_h_.get() + at * d_row_);
+    s.d_cell = d_cell_.get() + at * p_.hidden;
+    s.d_gain_c = d_gain_c_.get() + at * p_.hidden;
+    s.dh = dh_.get();
+    s.dc = dc_.get();
+    if (g_.d_out) s.d_out = reading(g_.d_out + t * g_.out_step);
+    s.out_row = g_.out_row;
+    s.sequence = rows_.sequences();
+    norm_lstm_step_back(s, rows_.active(t));
 }
 
 // dh = (what a GRU hands on directly +) mask * d_gates W_hh.
@@ -362,12 +360,10 @@ void Walk<T>::gradients(i64 begin, i64 end, bool first) {
         block.h_before = masked_h_.get();
     }
     recurrent_gradients(p, g_, rows_, block);
-    if constexpr (!kHalf) {
+    if (norm_) {
         const i64 kept = (row0 - kept_.block_row) * p.gates_row;
-        if (norm_) {
-            norm_gradients(p, g_, count, block, kept_.by_x + kept, kept_.by_h + kept, d_cell_.get(),
-                           d_gain_c_.get());
-        }
+        norm_gradients<T>(p, g_, count, block, kept_.by_x + kept, kept_.by_h + kept, d_cell_.get(),
+                          d_gain_c_.get());
     }
     if (g_.d_w_hr) {
         multiply<T>(p.outputs, p.hidden, count, {outer_dh_.get(), 1, p.outputs},

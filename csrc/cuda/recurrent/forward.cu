@@ -280,36 +280,33 @@ void RecurrentSteps<T>::plain_step(i64 n, const Kept<T>& keep, T* inputs,
 template <class T>
 void RecurrentSteps<T>::norm_step(i64 n, const Kept<T>& keep, T* inputs,
                                   const StepState<Storage<T>>& state) {
-    if constexpr (sizeof(T) == 2) {
-        refuse_norm<T>();
-    } else {
-        const auto& p = p_;
-        const i64 first = rows_.start(rows_.time(n)), active = rows_.active(rows_.time(n));
-        NormStep<T> s{};
-        s.hidden = p.hidden;
-        s.gain_x = p.gain_ih;
-        s.gain_h = p.gain_hh;
-        s.gain_c = p.gain_c;
-        s.bias_c = p.bias_c;
-        s.eps = T(p.eps);
-        s.bias = p.b_ih ? bias_.get() : nullptr;
-        s.gates_row = p.gates_row;
-        s.h_row = 4 * p.hidden;
-        s.by_x = inputs;
-        s.by_h = by_h_.get();
-        s.c = c_.get();
-        s.state = state;
-        if (keep.gates) {
-            const i64 row = first - keep.row, block_row = first - keep.block_row;
-            s.h_row = p.gates_row;
-            s.by_h = keep.by_h + block_row * p.gates_row;
-            s.gates = keep.gates + row * p.gates_row;
-            s.scale = keep.scale + block_row * 2;
-            s.c_before = keep.c_before + row * p.hidden;
-        }
-        if (!hidden_product(n, s.by_h, s.h_row)) clear_values(s.by_h, active * s.h_row);
-        norm_lstm_step(s, active);
+    const auto& p = p_;
+    const i64 first = rows_.start(rows_.time(n)), active = rows_.active(rows_.time(n));
+    T* by_h = by_h_.get();
+    NormStep<Storage<T>> s{};
+    s.hidden = p.hidden;
+    s.gain_x = reading(p.gain_ih);
+    s.gain_h = reading(p.gain_hh);
+    s.gain_c = reading(p.gain_c);
+    s.bias_c = reading(p.bias_c);
+    s.eps = Accumulate<T>(p.eps);
+    s.bias = reading<T>(p.b_ih ? bias_.get() : nullptr);
+    s.gates_row = p.gates_row;
+    s.h_row = 4 * p.hidden;
+    s.by_x = writing(inputs);
+    s.c = c_.get();
+    s.state = state;
+    if (keep.gates) {
+        const i64 row = first - keep.row, block_row = first - keep.block_row;
+        s.h_row = p.gates_row;
+        by_h = keep.by_h + block_row * p.gates_row;
+        s.gates = writing(keep.gates + row * p.gates_row);
+        s.scale = keep.scale + block_row * 2;
+        s.c_before = writing(keep.c_before + row * p.hidden);
     }
+    s.by_h = writing(by_h);
+    if (!hidden_product(n, by_h, s.h_row)) clear_values(by_h, active * s.h_row);
+    norm_lstm_step(s, active);
 }
 
 template <class T>
@@ -323,7 +320,6 @@ bool RecurrentSteps<T>::hidden_product(i64 n, T* by_h, i64 row) const {
 
 template <class T>
 void recurrent_forward(const RecurrentParams<T>& p, const RecurrentResults<T>& to) {
-    if (sizeof(T) == 2 && p.cell == Cell::norm_lstm) refuse_norm<T>();
     const Rows<T> rows(p);
     RecurrentSteps<T> steps(p, rows);
     if (p.segment_count == 0 || !to.reserve) {

@@ -1,9 +1,6 @@
 // One direction of one recurrent layer, stretch of steps by stretch of steps; the twin of
 // cpu/recurrent/forward.h.
 #pragma once
-#include <string>
-
-#include "core/errors.h"
 #include "cuda/recurrent/cells.h"
 
 namespace fusednn::cuda {
@@ -14,7 +11,8 @@ template <class T>
 struct Kept {
     i64 row, block_row;
     T *gates, *c_before, *h_before;
-    T *by_x, *by_h, *scale;  // norm_lstm only: products, normalised, and what they were scaled by
+    T *by_x, *by_h;        // norm_lstm only: products, normalised,
+    Accumulate<T>* scale;  // and what they were scaled by
 };
 
 // The parts of a reserve that keeps everything.
@@ -26,7 +24,9 @@ Kept<T> parts_of(const RecurrentParams<T>& p, T* reserve) {
     if (has_memory(p.cell)) h_before += p.rows * p.hidden;
     if (p.cell != Cell::norm_lstm) return {0, 0, reserve, c_before, h_before, {}, {}, {}};
     T* by_x = h_before + p.rows * p.outputs;
-    return {0, 0, reserve, c_before, h_before, by_x, by_x + gates, by_x + 2 * gates};
+    // As many values lie before as rows and units times an even number: floats fit in behind them.
+    auto* scale = reinterpret_cast<Accumulate<T>*>(by_x + 2 * gates);
+    return {0, 0, reserve, c_before, h_before, by_x, by_x + gates, scale};
 }
 
 // The states at the beginning of each segment in a reserve with checkpoints. c of 16-bit arrays is
@@ -47,13 +47,6 @@ class Checkpoints {
     const RecurrentParams<T>& p_;
     T* reserve_;
 };
-
-// The layer-normalised cell has no kernels for 16 bits.
-template <class T>
-[[noreturn]] void refuse_norm() {
-    throw NoKernel(std::string(current_op()) + ": no CUDA kernel for " +
-                   (std::is_same_v<T, BFloat16> ? "bfloat16" : "float16"));
-}
 
 template <class T>
 class RecurrentSteps {
@@ -98,16 +91,18 @@ class RecurrentSteps {
 // Row i of each array is the i-th active sequence.
 template <class T>
 struct NormStep {
+    using Sum = Accumulate<T>;
     i64 hidden;
-    const T *gain_x, *gain_h, *gain_c, *bias_c;  // the last one or null
-    T eps;
-    const T* bias;   // 4 * hidden, or null
-    T *by_x, *by_h;  // the products; normalised afterwards, if kept
-    T* gates;        // the gates' values out, or null: nothing is kept
-    i64 gates_row;   // from one row to the next of by_x and gates
-    i64 h_row;       // of by_h
-    T* scale;        // (n, 2): what the two products were multiplied by
-    T *c, *c_before;
+    Read<T> gain_x, gain_h, gain_c, bias_c;  // the last one or null
+    Sum eps;
+    Read<T> bias;         // 4 * hidden, or null
+    Write<T> by_x, by_h;  // the products; normalised afterwards, if kept
+    Write<T> gates;       // what the reserve has of them, or null: nothing is kept
+    i64 gates_row;        // from one row to the next of by_x and gates
+    i64 h_row;            // of by_h
+    Sum* scale;           // (n, 2): what the two products were multiplied by
+    Sum* c;
+    Write<T> c_before;
     StepState<T> state;
 };
 template <class T>
@@ -115,17 +110,19 @@ void norm_lstm_step(const NormStep<T>& s, i64 rows);
 
 template <class T>
 struct NormBackStep {
+    using Sum = Accumulate<T>;
     i64 hidden;
-    const T *gain_x, *gain_h, *gain_c, *bias_c;
-    T eps;
-    i64 gates_row;                 // of what forward kept
-    const T *gates, *by_x, *by_h;  // the products normalised
-    const T *scale, *c_before;     // (n, 2), (n, hidden)
-    T *d_gates, *d_by_x, *d_by_h;  // (n, 4 * hidden); by_x, by_h: of the products themselves
-    T *d_cell, *d_gain_c;          // (n, hidden): of gain_c LN(c) + bias_c, and times LN(c)
-    const T* dh;                   // (n, hidden)
-    T* dc;
-    const T* d_out;  // sequence b at b * out_row, or null
+    Read<T> gain_x, gain_h, gain_c, bias_c;
+    Sum eps;
+    i64 gates_row;                     // of what forward kept
+    Read<T> gates, by_x, by_h;         // the products normalised
+    const Sum* scale;                  // (n, 2)
+    Read<T> c_before;                  // (n, hidden)
+    Write<T> d_gates, d_by_x, d_by_h;  // (n, 4 * hidden); by_x, by_h: of the products themselves
+    Sum *d_cell, *d_gain_c;            // (n, hidden): of gain_c LN(c) + bias_c, and times LN(c)
+    const Sum* dh;                     // (n, hidden)
+    Sum* dc;
+    Read<T> d_out;  // sequence b at b * out_row, or null
     i64 out_row;
     const i64* sequence;
 };

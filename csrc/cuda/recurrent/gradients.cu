@@ -40,19 +40,20 @@ struct PutSums {
         for (const SumTarget<T>& one : target) one.put(column, Accumulate<T>(sum[0]), add);
     }
 };
-template <class T>
-void sum_rows(i64 rows, i64 columns, const T* x, const PutSums<Storage<T>>& put) {
+// Of T or of its Accumulate.
+template <class T, class Row>
+void sum_rows(i64 rows, i64 columns, const Row* x, const PutSums<Storage<T>>& put) {
     sum_columns_of<1, Accumulate<T>>("recurrent_sums", {rows, columns, 1},
-                                     Values<Storage<T>>{reading(x)}, put);
+                                     Values<Storage<Row>>{reading(x)}, put);
 }
 
 // d times the normalised products, for the gains.
 template <class T>
 struct GainValues {
     static constexpr int kInputs = 3;
-    const T *d, *by_x, *by_h;
-    i64 columns, row;
-    FUSEDNN_DEVICE void operator()(i64 at, i64 r, i64 column, T (&value)[2]) const {
+    Read<T> d, by_x, by_h;
+    i64 row;
+    FUSEDNN_DEVICE void operator()(i64 at, i64 r, i64 column, Accumulate<T> (&value)[2]) const {
         value[0] = d[at] * by_x[r * row + column];
         value[1] = d[at] * by_h[r * row + column];
     }
@@ -62,8 +63,8 @@ struct PutGains {
     SumTarget<T> x, h;
     bool add;
     FUSEDNN_DEVICE void operator()(i64 column, const double (&sum)[2]) const {
-        x.put(column, T(sum[0]), add);
-        h.put(column, T(sum[1]), add);
+        x.put(column, Accumulate<T>(sum[0]), add);
+        h.put(column, Accumulate<T>(sum[1]), add);
     }
 };
 
@@ -109,7 +110,7 @@ void bias_pass(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows
         const auto n = writing(g.d_b_ih ? g.d_b_ih + 2 * hidden : nullptr);
         put = {{{ih, hidden, 3 * hidden}, {n, 0, hidden}, {hh, hidden, 4 * hidden}}, block.add};
     }
-    sum_rows(rows, width, block.d_gates, put);
+    sum_rows<T>(rows, width, block.d_gates, put);
 }
 
 // d_x, by way of rows of its own where the input's are not those of the block.
@@ -155,16 +156,18 @@ void recurrent_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g
 
 template <class T>
 void norm_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows,
-                    const BlockGrads<T>& block, const T* by_x, const T* by_h, const T* d_cell,
-                    const T* d_gain_c) {
+                    const BlockGrads<T>& block, const T* by_x, const T* by_h,
+                    const Accumulate<T>* d_cell, const Accumulate<T>* d_gain_c) {
     const i64 width = 4 * p.hidden;
     if (g.d_gain_ih || g.d_gain_hh) {
-        const GainValues<T> values{block.d_gates, by_x, by_h, width, p.gates_row};
-        const PutGains<T> put{{g.d_gain_ih, 0, width}, {g.d_gain_hh, 0, width}, block.add};
-        sum_columns_of<2, T>("recurrent_sums", {rows, width, 1}, values, put);
+        const GainValues<Storage<T>> values{reading(block.d_gates), reading(by_x), reading(by_h),
+                                            p.gates_row};
+        const PutGains<Storage<T>> put{
+            {writing(g.d_gain_ih), 0, width}, {writing(g.d_gain_hh), 0, width}, block.add};
+        sum_columns_of<2, Accumulate<T>>("recurrent_sums", {rows, width, 1}, values, put);
     }
-    const auto of_cell = [&](const T* from, T* to) {
-        if (to) sum_rows(rows, p.hidden, from, PutSums<T>{{{to, 0, p.hidden}, {}, {}}, block.add});
+    const auto of_cell = [&](const Accumulate<T>* from, T* to) {
+        if (to) sum_rows<T>(rows, p.hidden, from, {{{writing(to), 0, p.hidden}}, block.add});
     };
     of_cell(d_gain_c, g.d_gain_c);
     of_cell(d_cell, g.d_bias_c);
@@ -172,12 +175,11 @@ void norm_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64
 
 #define FUSEDNN_RECURRENT_GRADIENTS(T)                                                        \
     template void recurrent_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, \
-                                         const Rows<T>&, const BlockGrads<T>&);
+                                         const Rows<T>&, const BlockGrads<T>&);               \
+    template void norm_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, i64, \
+                                    const BlockGrads<T>&, const T*, const T*,                 \
+                                    const Accumulate<T>*, const Accumulate<T>*);
 FUSEDNN_INSTANTIATE(FUSEDNN_RECURRENT_GRADIENTS)
 FUSEDNN_INSTANTIATE_HALF(FUSEDNN_RECURRENT_GRADIENTS)
-#define FUSEDNN_NORM_GRADIENTS(T)                                                             \
-    template void norm_gradients<T>(const RecurrentParams<T>&, const RecurrentGrads<T>&, i64, \
-                                    const BlockGrads<T>&, const T*, const T*, const T*, const T*);
-FUSEDNN_INSTANTIATE(FUSEDNN_NORM_GRADIENTS)
 
 }  // namespace fusednn::cuda

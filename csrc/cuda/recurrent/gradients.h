@@ -24,7 +24,7 @@ void recurrent_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g
 // products, d_cell (rows, hidden) what LN(c) gets, d_gain_c that times LN(c).
 template <class T>
 void norm_gradients(const RecurrentParams<T>& p, const RecurrentGrads<T>& g, i64 rows,
-                    const BlockGrads<T>& block, const T* by_x, const T* by_h, const T* d_cell,
-                    const T* d_gain_c);
+                    const BlockGrads<T>& block, const T* by_x, const T* by_h,
+                    const Accumulate<T>* d_cell, const Accumulate<T>* d_gain_c);
 
 }  // namespace fusednn::cuda

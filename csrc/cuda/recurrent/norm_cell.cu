@@ -33,7 +33,8 @@ struct RowMoments {
     FUSEDNN_DEVICE RowMoments() : mean(0), low(0), scale(0) {}
 
     // Of `count` values that are this block's.
-    FUSEDNN_DEVICE RowMoments(const T* x, i64 count, T eps) {
+    template <class Values>
+    FUSEDNN_DEVICE RowMoments(const Values& x, i64 count, T eps) {
         T sum = T(0);
 #pragma unroll 1
         for (i64 i = threadIdx.x; i < count; i += kThreads) sum += x[i];
@@ -55,46 +56,49 @@ struct RowMoments {
 };
 
 template <class T>
+FUSEDNN_DEVICE T squashed_gate(int gate, T before) {
+    return gate == 2 ? tanh(before) : sigmoid_of(before);
+}
+
+template <class T>
 FUSEDNN_DEVICE void forward_row(const NormStep<T>& s, i64 row) {
+    using Sum = Accumulate<T>;
     const i64 hidden = s.hidden;
-    T *by_x = s.by_x + row * s.gates_row, *by_h = s.by_h + row * s.h_row;
-    T* gates = s.gates ? s.gates + row * s.gates_row : nullptr;
-    RowMoments<T> of_x, of_h;
+    const bool keep = bool(s.gates);
+    const Write<T> by_x = s.by_x + row * s.gates_row, by_h = s.by_h + row * s.h_row;
+    RowMoments<Sum> of_x, of_h;
 #pragma unroll 1
     for (int turn = 0; turn < 2; ++turn) {
         of_x = of_h;
-        of_h = RowMoments<T>(turn ? by_h : by_x, 4 * hidden, s.eps);
+        of_h = RowMoments<Sum>(Read<T>(turn ? by_h : by_x), 4 * hidden, s.eps);
     }
-    T* c = s.c + row * hidden;
-    // Where o waits for the moments of c.
-    T* o = gates ? gates + 3 * hidden : by_x + 3 * hidden;
-#pragma unroll 1
-    for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
-        T gate[4];
-#pragma unroll
-        for (int g = 0; g < 4; ++g) {
-            const i64 at = g * hidden + unit;
-            const T x = of_x.normalised(by_x[at]), h = of_h.normalised(by_h[at]);
-            if (gates) {
-                by_x[at] = x;
-                by_h[at] = h;
-            }
-            gate[g] = s.gain_x[at] * x + (s.gain_h[at] * h + (s.bias ? s.bias[at] : T(0)));
-            gate[g] = g == 2 ? tanh(gate[g]) : sigmoid_of(gate[g]);
-            if (gates && g < 3) gates[at] = gate[g];
+    const auto gate = [&](int g, i64 unit) {
+        const i64 at = g * hidden + unit;
+        const Sum x = of_x.normalised(Read<T>(by_x)[at]), h = of_h.normalised(Read<T>(by_h)[at]);
+        const Sum before = s.gain_x[at] * x + (s.gain_h[at] * h + (s.bias ? s.bias[at] : Sum(0)));
+        const Sum value = squashed_gate(g, before);
+        if (keep) {
+            by_x[at] = x;
+            by_h[at] = h;
+            s.gates[row * s.gates_row + at] = sizeof(T) == 2 ? before : value;
         }
-        o[unit] = gate[3];
-        const T before = c[unit];
-        if (gates) s.c_before[row * hidden + unit] = before;
-        c[unit] = gate[1] * before + gate[0] * gate[2];
-    }
-    const RowMoments<T> of_c(c, hidden, s.eps);
+        return value;
+    };
+    Sum* c = s.c + row * hidden;
 #pragma unroll 1
     for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
-        const T bias = s.bias_c ? s.bias_c[unit] : T(0);
-        s.state.put(row, unit, o[unit] * tanh(s.gain_c[unit] * of_c.normalised(c[unit]) + bias));
+        const Sum i = gate(0, unit), f = gate(1, unit), g = gate(2, unit);
+        const Sum before = c[unit];
+        if (keep) s.c_before[row * hidden + unit] = before;
+        c[unit] = f * before + i * g;
     }
-    if (gates && threadIdx.x == 0) {
+    const RowMoments<Sum> of_c(c, hidden, s.eps);
+#pragma unroll 1
+    for (i64 unit = threadIdx.x; unit < hidden; unit += kThreads) {
+        const Sum o = gate(3, unit), bias = s.bias_c ? s.bias_c[unit] : Sum(0);
+        s.state.put(row, unit, o * tanh(s.gain_c[unit] * of_c.normalised(c[unit]) + bias));
+    }
+    if (keep && threadIdx.x == 0) {
         s.scale[2 * row] = of_x.scale;
         s.scale[2 * row + 1] = of_h.scale;
     }
@@ -114,25 +118,32 @@ FUSEDNN_DEVICE T through_norm(T dy, T y, T mean, T mean_y, T scale) {
 
 template <class T>
 FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
+    using Sum = Accumulate<T>;
     const i64 hidden = s.hidden, at = row * hidden, b = s.sequence ? s.sequence[row] : row;
-    const T* gates = s.gates + row * s.gates_row;
-    const T *by_x = s.by_x + row * s.gates_row, *by_h = s.by_h + row * s.gates_row;
-    const T *before = s.c_before + at, *dh = s.dh + at;
-    const T* d_out = s.d_out ? s.d_out + b * s.out_row : nullptr;
-    T *d_gates = s.d_gates + 4 * at, *d_cell = s.d_cell + at, *dc = s.dc + at;
+    const Read<T> gates = s.gates + row * s.gates_row;
+    const Read<T> by_x = s.by_x + row * s.gates_row, by_h = s.by_h + row * s.gates_row;
+    const Read<T> before = s.c_before + at;
+    const Write<T> d_gates = s.d_gates + 4 * at;
+    const Sum* dh = s.dh + at;
+    Sum *d_cell = s.d_cell + at, *dc = s.dc + at;
+    const auto gate = [&](int g, i64 u) {
+        const Sum kept = gates[g * hidden + u];
+        return sizeof(T) == 2 ? squashed_gate(g, kept) : kept;
+    };
     // 1: c once more, for a while where d_gain_c will be.
-    T* c = s.d_gain_c + at;
+    Sum* c = s.d_gain_c + at;
 #pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
-        c[u] = gates[hidden + u] * before[u] + gates[u] * gates[2 * hidden + u];
+        c[u] = gate(1, u) * before[u] + gate(0, u) * gate(2, u);
     }
-    const RowMoments<T> of_c(c, hidden, s.eps);
+    const RowMoments<Sum> of_c(c, hidden, s.eps);
     // 2: h = o tanh(gain_c LN(c) + bias_c), up to the means that LN(c) needs; and those of the
     // products' gradients begin.
-    T sum_c = T(0), sum_c_y = T(0), sum_x = T(0), sum_x_y = T(0), sum_h = T(0), sum_h_y = T(0);
-    const auto put_gate = [&](i64 gate, T d) {
+    Sum sum_c = Sum(0), sum_c_y = Sum(0), sum_x = Sum(0), sum_x_y = Sum(0), sum_h = Sum(0),
+        sum_h_y = Sum(0);
+    const auto put_gate = [&](i64 gate, Sum d) {
         d_gates[gate] = d;
-        const T dx = d * s.gain_x[gate], dy = d * s.gain_h[gate];
+        const Sum dx = d * s.gain_x[gate], dy = d * s.gain_h[gate];
         sum_x += dx;
         sum_h += dy;
         sum_x_y += dx * by_x[gate];
@@ -140,23 +151,23 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
     };
 #pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
-        const T y = of_c.normalised(c[u]), gain = s.gain_c[u], o = gates[3 * hidden + u];
-        const T squashed = tanh(gain * y + (s.bias_c ? s.bias_c[u] : T(0)));
-        const T d = d_out ? dh[u] + d_out[u] : dh[u];
-        const T d_y = through_tanh(d * o, squashed), scaled = d_y * gain;
+        const Sum y = of_c.normalised(c[u]), gain = s.gain_c[u], o = gate(3, u);
+        const Sum squashed = tanh(gain * y + (s.bias_c ? s.bias_c[u] : Sum(0)));
+        const Sum d = s.d_out ? dh[u] + s.d_out[b * s.out_row + u] : dh[u];
+        const Sum d_y = through_tanh(d * o, squashed), scaled = d_y * gain;
         d_cell[u] = d_y;
         sum_c += scaled;
         sum_c_y += scaled * y;
         put_gate(3 * hidden + u, through_sigmoid(d * squashed, o));
     }
     sums_over_block(sum_c, sum_c_y);
-    const T mean_c = sum_c / T(hidden), mean_c_y = sum_c_y / T(hidden);
+    const Sum mean_c = sum_c / Sum(hidden), mean_c_y = sum_c_y / Sum(hidden);
     // 3: c and the gates that made it.
 #pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
-        const T y = of_c.normalised(c[u]), d_y = d_cell[u];
-        const T i = gates[u], f = gates[hidden + u], g = gates[2 * hidden + u];
-        const T d = dc[u] + through_norm(d_y * s.gain_c[u], y, mean_c, mean_c_y, of_c.scale);
+        const Sum y = of_c.normalised(c[u]), d_y = d_cell[u];
+        const Sum i = gate(0, u), f = gate(1, u), g = gate(2, u);
+        const Sum d = dc[u] + through_norm(d_y * s.gain_c[u], y, mean_c, mean_c_y, of_c.scale);
         put_gate(u, through_sigmoid(d * g, i));
         put_gate(hidden + u, through_sigmoid(d * before[u], f));
         put_gate(2 * hidden + u, through_tanh(d * i, g));
@@ -164,18 +175,18 @@ FUSEDNN_DEVICE void backward_row(const NormBackStep<T>& s, i64 row) {
         c[u] = d_y * y;
     }
     // 4: the products.
-    const T count = T(4 * hidden);
+    const Sum count = Sum(4 * hidden);
     sums_over_block(sum_x, sum_x_y, sum_h, sum_h_y);
-    const T mean_x = sum_x / count, mean_x_y = sum_x_y / count;
-    const T mean_h = sum_h / count, mean_h_y = sum_h_y / count;
-    const T scale_x = s.scale[2 * row], scale_h = s.scale[2 * row + 1];
-    T *d_by_x = s.d_by_x + 4 * at, *d_by_h = s.d_by_h + 4 * at;
+    const Sum mean_x = sum_x / count, mean_x_y = sum_x_y / count;
+    const Sum mean_h = sum_h / count, mean_h_y = sum_h_y / count;
+    const Sum scale_x = s.scale[2 * row], scale_h = s.scale[2 * row + 1];
+    const Write<T> d_by_x = s.d_by_x + 4 * at, d_by_h = s.d_by_h + 4 * at;
 #pragma unroll 1
     for (i64 u = threadIdx.x; u < hidden; u += kThreads) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
             const i64 gate = g * hidden + u;
-            const T d = d_gates[gate];
+            const Sum d = Read<T>(d_gates)[gate];
             d_by_x[gate] = through_norm(d * s.gain_x[gate], by_x[gate], mean_x, mean_x_y, scale_x);
             d_by_h[gate] = through_norm(d * s.gain_h[gate], by_h[gate], mean_h, mean_h_y, scale_h);
         }
@@ -204,5 +215,6 @@ void norm_lstm_step_back(const NormBackStep<T>& s, i64 rows) {
     template void norm_lstm_step<T>(const NormStep<T>&, i64); \
     template void norm_lstm_step_back<T>(const NormBackStep<T>&, i64);
 FUSEDNN_INSTANTIATE(FUSEDNN_NORM_CELL)
+FUSEDNN_NORM_CELL(HalfBits)
 
 }  // namespace fusednn::cuda

@@ -39,9 +39,9 @@ class autocast:
     """Inside, products take float32 tensors on a GPU as 16-bit floats: a `with` block or decorator.
 
     dtype is "bfloat16" or "float16". Linear and recurrent layers, matrix products, convolutions and
-    attention cast their float32 arguments and give 16-bit results; softmax, losses, normalisations
-    and the layer-normalised LSTM cast what is 16 bits back to float32, and so does arithmetic of
-    both; the rest takes what comes. Parameters stay float32, and so do their gradients; each is
+    attention cast their float32 arguments and give 16-bit results; softmax, losses and
+    normalisations cast what is 16 bits back to float32, and so does arithmetic of both; the rest
+    takes what comes. Parameters stay float32, and so do their gradients; each is
     cast once, until it changes or the block ends. float64 stays as it is. enabled=False turns an
     outer autocast off. For this thread alone; blocks nest. With "float16", small gradients vanish:
     scale the loss by `optim.GradScaler`.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, random
-from .._tensor.autocast import autocasting, narrowed, widened
+from .._tensor.autocast import autocasting, narrowed
 from .._tensor.device import beside, on_gpu
 from .._tensor.mode import grad_enabled
 from .._tensor.tape import Gradients, Node, TensorBase, needs, raw, record_outputs, wrap
@@ -334,11 +334,8 @@ def _run(
 ) -> tuple[Any, ...]:
     """(out, h_n) or (out, h_n, c_n); out is None for a single step."""
     if autocasting() is not None:
-        if options[0] == "layer_norm_lstm":
-            input, h, c = widened(input, h, c)
-        else:
-            input, h, c, *weights = narrowed(options[0], input, h, c, *weights)
-            extra = extra and _narrowed_masks(options[0], extra)
+        input, h, c, *weights = narrowed(options[0], input, h, c, *weights)
+        extra = extra and _narrowed_masks(options[0], extra)
     inputs = (input, h, c, *weights)
     lengths = raw(lengths)
     if lengths is not None and on_gpu(lengths):
