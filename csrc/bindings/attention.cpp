@@ -202,11 +202,6 @@ struct AttentionCall {
 
   private:
     void check_stored() const {
-        if (has_half_cache() && call.device() == Device::cuda) {
-            throw NoKernel(std::string(kOp) +
-                           ": no CUDA kernel for key and value in bfloat16 beside a query in " +
-                           dtype_name(query.dtype()));
-        }
         const bool cache = key.dtype() == DType::bf16 || value.dtype() == DType::bf16;
         if (!cache || query.dtype() == DType::bf16) {
             require_dtype(key, query, "key");

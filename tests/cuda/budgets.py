@@ -56,7 +56,8 @@ LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
     # Results of 128 features take 128 (dK, dV) of a thread's 255 registers.
     ("attention/backward.cu", "key_kernel<*128*", 112, "sums of two results"),
     ("attention/forward.cu", "forward_kernel<Exact<double*", 32, "at 255 registers, sm_90"),
-    ("attention/few.cu", "few_kernel<HalfBits>", 32, "8 rows of 8 sums each, for three blocks"),
+    ("attention/few.cu", "few_kernel<HalfBits*", 32, "8 rows of 8 sums each, for three blocks"),
+    ("attention/few.cu", "few_kernel<float, *BFloat16>", 16, "likewise"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------

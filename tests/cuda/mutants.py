@@ -743,14 +743,34 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/attention/few.cu",
-        (ATTENTION, "-k", "forward or weights or none"),
+        (ATTENTION, "test_half_cache.py", "-k", "forward or weights or none or hidden_keys"),
         {
             "parts overlap": ("item_.tile * int(call_.part_keys)", "item_.tile * kTile"),
             "a row too many": ("row < rows_\n", "row <= rows_\n"),
             "hidden values": ("if (call_.masked && weight == Sum(0)) continue;", ""),
             "parts of one maximum": ("power_of_2((stats.maximum - top) * to_base_2)", "Sum(1)"),
             "shares of one thread": ("j += sharers()", "j += 1"),
+            "wide loads of odd rows": ("if (wide && count >= kRun)", "if (count >= kRun)"),
+            "columns beyond the features": ("k < count ? widened", "k <= count ? widened"),
         },
+    ),
+    Target(
+        "csrc/cuda/attention/cache.cu",
+        ("test_half_cache.py", "-k", "layouts"),
+        {
+            "an element too many": ("at >= size) return", "at > size) return"),
+            "rows side by side": ("(line - all * rows) * from.row", "(line - all * rows) * width"),
+            "the first head": ("(all - batch * heads) * from.head", "0"),
+        },
+    ),
+    Target(
+        "csrc/cuda/attention/cache.h",
+        ("test_half_cache.py", "-k", "layouts or forward"),
+        {
+            "broadcast heads apart": ("from.head ? row_ : 0", "row_"),
+            "batches of one head": ("from.batch ? heads_ * row_ : 0", "from.batch ? row_ : 0"),
+        },
+        compiled="csrc/cuda/attention/forward.cu",
     ),
     Target(
         "csrc/cuda/attention/weights.cu",

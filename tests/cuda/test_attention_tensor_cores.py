@@ -7,7 +7,6 @@ import pytest
 from test_attention_kernels import CASES, arguments, gradients, inputs, name_of
 
 import fusednn as fn
-import fusednn.functional as F
 from fusednn import _core
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -111,10 +110,3 @@ def test_places(xp, kind, cut):
         return gradients({})(q[..., cut:], k[..., cut:], v[..., cut:], None, dy[..., cut:])[:4]
 
     compare(xp, op, (q, k, v, dy), kind, 16)
-
-
-def test_a_cache_in_half_the_bytes_is_refused(xp):
-    q = xp.zeros((1, 1, 2, 8), "float32")
-    k = xp.asarray(np.zeros((1, 1, 2, 8), ml_dtypes.bfloat16))
-    with pytest.raises(NotImplementedError, match="no CUDA kernel for key and value in bfloat16"):
-        F.scaled_dot_product_attention(q, k, k)

@@ -8,6 +8,7 @@
 //   3. a thread to some columns of the values and every so many keys: sums for all rows
 #include "cuda/attention/few.h"
 
+#include "cuda/attention/cache.h"
 #include "cuda/kernels.h"
 
 namespace fusednn::cuda {
@@ -27,14 +28,15 @@ struct FewMath {
     using Scores = Sum[1][1];
 };
 
-template <class T>
+// K: what keys and values are.
+template <class T, class K>
 struct FewTiles {
     using Sum = Accumulate<T>;
     alignas(16) Sum query[kRows][kMostFeatures];
     Sum scores[kRows][kTile];
     Sum decay[kRows], inverse[kRows];
     // What the threads that share columns have summed up.
-    alignas(16) Sum sums[kThreads][kRows][16 / sizeof(T)];
+    alignas(16) Sum sums[kThreads][kRows][16 / sizeof(K)];
 };
 
 // Of a part of the keys and a row: the largest score, the sum of exponentials, and (in values) that
@@ -66,16 +68,16 @@ FUSEDNN_DEVICE void store_stats(const FewCall<T>& call, i64 row, Accumulate<T> m
     call.stats[call.p.batch * call.p.heads * call.p.queries + row] = inverse;
 }
 
-template <class T>
+template <class T, class K>
 class BlockFew {
   public:
     using Sum = Accumulate<T>;
-    static constexpr int kRun = 16 / int(sizeof(T));
+    static constexpr int kRun = 16 / int(sizeof(K));
     struct alignas(16) Run {
         Sum of[kRun];
     };
 
-    FUSEDNN_DEVICE BlockFew(const FewCall<T>& call, FewTiles<T>& tiles, const Item& item)
+    FUSEDNN_DEVICE BlockFew(const FewCall<T>& call, FewTiles<T, K>& tiles, const Item& item)
         : call_(call),
           p_(call.p),
           tiles_(tiles),
@@ -84,8 +86,8 @@ class BlockFew {
           group_(heads_of_group(p_)),
           first_(item.chunk * kRows),
           rows_(smaller_of(group_ * int(p_.queries) - first_, kRows)),
-          keys_(rows_of(p_.key, item.batch, item.head, 0)),
-          values_(rows_of(p_.value, item.batch, item.head, 0)) {}
+          keys_(stored_rows<T, K>(p_.key, p_.half_key, item)),
+          values_(stored_rows<T, K>(p_.value, p_.half_value, item)) {}
 
     FUSEDNN_DEVICE void run() {
         load_queries();
@@ -136,16 +138,16 @@ class BlockFew {
     }
 
     // `count` values from a place that holds 16 bytes of them, if `wide`.
-    FUSEDNN_DEVICE Run load(const T* from, bool wide, int count) const {
+    FUSEDNN_DEVICE Run load(const K* from, bool wide, int count) const {
         Run x;
         if (wide && count >= kRun) {
-            const Pack<T> all = *reinterpret_cast<const Pack<T>*>(from);
+            const Pack<K> all = *reinterpret_cast<const Pack<K>*>(from);
 #pragma unroll
-            for (int k = 0; k < kRun; ++k) x.of[k] = call_.format.widen(all.of[k]);
+            for (int k = 0; k < kRun; ++k) x.of[k] = widened(call_.format, all.of[k]);
         } else {
 #pragma unroll
             for (int k = 0; k < kRun; ++k) {
-                x.of[k] = k < count ? call_.format.widen(from[k]) : Sum(0);
+                x.of[k] = k < count ? widened(call_.format, from[k]) : Sum(0);
             }
         }
         return x;
@@ -158,7 +160,7 @@ class BlockFew {
 #pragma unroll 1
         for (int j = int(threadIdx.x) / 8; j < kTile; j += kThreads / 8) {
             const int key = smaller_of(key0 + j, s_.keys - 1);
-            const T* const from = keys_[key];
+            const K* const from = keys_[key];
             Sum sum[kRows];
 #pragma unroll
             for (int r = 0; r < kRows; ++r) sum[r] = Sum(0);
@@ -293,22 +295,23 @@ class BlockFew {
 
     const FewCall<T>& call_;
     const AttentionParams<T>& p_;
-    FewTiles<T>& tiles_;
+    FewTiles<T, K>& tiles_;
     const Item& item_;
     const Sequence s_;
     const int group_, first_, rows_;
-    const Rows<const T> keys_, values_;
+    const Rows<const K> keys_, values_;
     Sum maximum_[kRows / kWarps], sum_[kRows / kWarps];  // of this warp's rows
     Sum out_[kRows][kRun];
 };
 
-template <class T>
+template <class T, class K>
 __global__ void __launch_bounds__(kThreads, 3)
     few_kernel(const __grid_constant__ FewCall<T> call, const Items items, i64 count) {
-    FUSEDNN_DYNAMIC_SHARED(FewTiles<T>, tiles);
+    using Tiles = FewTiles<T, K>;
+    FUSEDNN_DYNAMIC_SHARED(Tiles, tiles);
 #pragma unroll 1
     for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        BlockFew<T>(call, tiles, items[number]).run();
+        BlockFew<T, K>(call, tiles, items[number]).run();
     }
 }
 
@@ -350,6 +353,12 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
+template <class K, class T>
+void launch_few(const FewCall<T>& call, const Items& items) {
+    launch("attention_few", {blocks_for(items.count(), 1), kThreads, sizeof(FewTiles<T, K>)},
+           few_kernel<T, K>, call, items, items.count());
+}
+
 }  // namespace
 
 template <class T>
@@ -382,8 +391,11 @@ void few_forward(const AttentionParams<T>& p, const Format<T>& format, const Hea
                           part_stats.get(),
                           part_values.get()};
     const Items items{parts, chunks, p.batch, p.kv_heads, false};
-    launch("attention_few", {blocks_for(items.count(), 1), kThreads, sizeof(FewTiles<T>)},
-           few_kernel<T>, call, items, items.count());
+    if constexpr (std::is_same_v<T, float>) {
+        has_half_cache(p) ? launch_few<BFloat16>(call, items) : launch_few<T>(call, items);
+    } else {
+        launch_few<T>(call, items);
+    }
     if (parts == 1) return;
     const i64 columns = p.value_dim > 0 ? p.value_dim : 1;
     launch("attention_join", {blocks_for(rows * columns, kThreads), kThreads}, join_kernel<T>, call,

@@ -7,6 +7,7 @@
 //   2. masks; the rows' maxima so far; exponentials P; the sums so far
 //   3. O = O * decay + P V, while the next K is on its way
 // at the end O / sum goes to the output.
+#include "cuda/attention/cache.h"
 #include "cuda/attention/few.h"
 #include "cuda/attention/tiles.h"
 #include "cuda/kernels.h"
@@ -276,7 +277,10 @@ void forward(const AttentionParams<T>& p, const Format<T>& format, const HeadArr
 template <class T>
 void attention_forward(const AttentionParams<T>& p, const HeadArray<T>& output,
                        Accumulate<T>* stats) {
-    forward(stored(p), StorageOf<T>::format(), stored(output), stats);
+    const auto run = [&](const AttentionParams<T>& same) {
+        forward(stored(same), StorageOf<T>::format(), stored(output), stats);
+    };
+    few_queries(stored(p)) ? run(p) : with_wide_cache(p, run);
 }
 
 #define FUSEDNN_CLEAR(T) template void clear_heads<T>(const HeadArray<T>&, i64, i64, i64, i64);

@@ -1,5 +1,6 @@
 // Attention's weights as an array, for those who want to look at them: scores are computed once
 // more, and the forward's stats make weights of them.
+#include "cuda/attention/cache.h"
 #include "cuda/attention/tiles.h"
 #include "cuda/kernels.h"
 
@@ -109,7 +110,9 @@ void run(const AttentionParams<T>& p, const Format<T>& format, const Accumulate<
 
 template <class T>
 void attention_weights(const AttentionParams<T>& p, const Accumulate<T>* stats, T* weights) {
-    run(stored(p), StorageOf<T>::format(), stats, storage(weights));
+    with_wide_cache(p, [&](const AttentionParams<T>& same) {
+        run(stored(same), StorageOf<T>::format(), stats, storage(weights));
+    });
 }
 
 #define FUSEDNN_WEIGHTS(T) \

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .._tensor.autocast import cast_array
 from .._tensor.device import beside, namespace
 from .._tensor.tape import Array
 
@@ -31,7 +32,7 @@ class KVCache:
         self.static, self.dtype = static, dtype
         self.length = 0
         self._buffers: list[Array] = []
-        self._stored = None if dtype is None else _stored_dtype(dtype)
+        self._stored: Any = None if dtype is None else _stored_dtype(dtype)
 
     def append(self, key: Array, value: Array) -> tuple[Array, Array]:
         """Adds positions (N, heads, T, width); all keys and values, as views."""
@@ -52,9 +53,13 @@ class KVCache:
                 to[:, :, : self.length] = old[:, :, : self.length]
             self._buffers = grown
         for to, part in zip(self._buffers, (key, value), strict=True):
-            to[:, :, self.length : new] = part
+            to[:, :, self.length : new] = part if self._stored is None else self._rounded(part)
         self.length = new
         return self.contents()
+
+    def _rounded(self, part: Array) -> Array:
+        """What is to be stored; NumPy rounds on the way into the buffer."""
+        return part if isinstance(part, np.ndarray) else cast_array(part, self._stored)
 
     def contents(self) -> tuple[Array, Array]:
         """All keys and values, as views."""
