@@ -51,7 +51,7 @@ FUNCTIONS: dict[str, list[tuple[Any, ...]]] = {
     "avg_pool3d": [(lambda x: F.avg_pool3d(x, 2, ceil_mode=True), VOLUME)],
     "batch_norm": [
         (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), IMAGE, (4,), (4,)),
-        (lambda x, m, v: F.batch_norm(x, m.detach(), v.detach()), IMAGE, (4,), positive(4)),
+        (lambda x, m, v: F.batch_norm(x, given(m), given(v)), IMAGE, (4,), positive(4)),
         (
             lambda x, w: F.batch_norm(x, None, None, w, training=True, activation="relu"),
             (3, 4),
@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, list[tuple[Any, ...]]] = {
     "cross_entropy": [
         (lambda x: F.cross_entropy(x, place(CLASSES, x), label_smoothing=0.1), (4, 3)),
         (lambda x, y: F.cross_entropy(x, y.softmax(1)), (4, 3), (4, 3)),
-        (lambda x, w: F.cross_entropy(x, place(CLASSES, x), w.detach()), (4, 3), positive(3)),
+        (lambda x, w: F.cross_entropy(x, place(CLASSES, x), given(w)), (4, 3), positive(3)),
     ],
     "dropout": [(lambda x: F.dropout(x, 0.4), (5, 9))],
     "elu": [(F.elu, (3, 4))],
@@ -171,7 +171,7 @@ FUNCTIONS: dict[str, list[tuple[Any, ...]]] = {
     "rotary_embedding": [
         (
             lambda x: F.rotary_embedding(
-                x, *(place(a, x) for a in F.rotary_angles(5, 8, dtype=x.dtype))
+                x, *(given(place(a, x)) for a in F.rotary_angles(5, 8, dtype=np_dtype(x)))
             ),
             (2, 3, 5, 8),
         ),
@@ -201,6 +201,16 @@ FUNCTIONS_OF_NUMBERS = {"conv_plan", "rotary_angles"}
 def place(array: Any, like: Any) -> Any:
     """Integers (or a table) beside a Tensor."""
     return fn.tensor(array, device=like.device)
+
+
+def np_dtype(like: Any) -> Any:
+    """NumPy's dtype for what is computed on the CPU: float32 beside 16 bits."""
+    return like.dtype if like.dtype.char == "d" else np.dtype(np.float32)
+
+
+def given(x: Any) -> Any:
+    """Statistics, class weights and tables: no gradient, and float32 beside 16 bits."""
+    return x.detach().to(np_dtype(x))
 
 
 def attention_input(layer: Any, x: Any) -> Any:

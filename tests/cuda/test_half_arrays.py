@@ -113,7 +113,109 @@ def test_states(xp, half, tmp_path):
             narrow.load_state_dict(state)
 
 
-def test_losses_without_a_kernel_say_so(xp, values, half):
-    x = fn.tensor(values, dtype=half, device="cuda")
-    with pytest.raises(NotImplementedError, match=rf"mse_loss: no CUDA kernel for {half} \(input"):
-        F.mse_loss(x, x)
+LOSSES = {
+    "mse": F.mse_loss,
+    "l1": lambda x, t: F.l1_loss(x, t, "sum"),
+    "huber": lambda x, t: F.huber_loss(x, target=t, delta=0.3),
+    "smooth": lambda x, t: F.smooth_l1_loss(input=x, target=t, reduction="none"),
+    "logits": F.binary_cross_entropy_with_logits,
+    "probabilities": F.binary_cross_entropy,
+    "kl": lambda x, t: F.kl_div(x, t, reduction="batchmean"),
+    "soft": F.cross_entropy,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(xp, half, name):
+    """float32 throughout: only gradients are rounded."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.uniform(0.1, 0.9, (3, 5)).astype(DTYPES[half]) for _ in range(2)]
+    found = []
+    for dtype, device in (("float64", "cpu"), (half, "cuda")):
+        x, t = (
+            fn.tensor(one.astype("d"), dtype=dtype, device=device, requires_grad=True)
+            for one in arrays
+        )
+        loss = LOSSES[name](x, t)
+        loss.sum().backward()
+        assert x.grad.dtype == x.dtype and loss.dtype == ("float32" if device == "cuda" else "d")
+        found.append([one.detach().cpu()._data.astype("d") for one in (loss, x.grad, t.grad)])
+        if device == "cuda":
+            plain = LOSSES[name](x._data, t._data)
+            assert plain.dtype == np.float32
+    exact, got = found
+    np.testing.assert_allclose(got[0], exact[0], rtol=1e-5, atol=1e-6)
+    eps = float(ml_dtypes.finfo(DTYPES[half]).eps)
+    for one, value in zip(got[1:], exact[1:], strict=True):
+        np.testing.assert_allclose(one, value, rtol=eps, atol=1e-6)
+
+
+ROUNDED = {
+    "softsign": F.softsign,
+    "glu": F.glu,
+    "normalize": lambda x: F.normalize(x, dim=-1),
+    "cosine": lambda x: F.cosine_similarity(x, x[1:2], dim=-1),
+    "var": lambda x: x.var(0) if isinstance(x, fn.Tensor) else fn.tensor(x).var(0)._data,
+    "std": lambda x: x.std(1) if isinstance(x, fn.Tensor) else fn.tensor(x).std(1)._data,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounded_once(xp, half, name):
+    """Computed in float32 from 16 bits to 16 bits."""
+    x = np.random.default_rng(2).standard_normal((40, 6)).astype(DTYPES[half])
+    exact = ROUNDED[name](x.astype("d"))
+    got = ROUNDED[name](xp.asarray(x))
+    assert got.dtype == DTYPES[half]
+    eps = float(ml_dtypes.finfo(DTYPES[half]).eps)
+    np.testing.assert_allclose(xp.asnumpy(got).astype("d"), exact, rtol=0.51 * eps, atol=1e-7)
+    leaf = fn.tensor(xp.asarray(x), requires_grad=True)
+    assert ROUNDED[name](leaf).dtype == leaf.dtype
+    ROUNDED[name](leaf).float().sum().backward()
+    assert leaf.grad.dtype == leaf.dtype
+
+
+def test_autocast_widens_losses(xp, half):
+    """And products take locally connected layers."""
+    x = fn.rand(2, 3, 5, device="cuda", requires_grad=True)
+    narrow = x.to(half)
+    with fn.autocast(half):
+        for loss in (F.kl_div, F.mse_loss, F.binary_cross_entropy):
+            assert loss(narrow, x.detach()).dtype == np.float32
+        assert F.cosine_similarity(narrow, x).dtype == np.float32
+        layer = nn.LocallyConnected1d(3, 2, 5, 3, padding=1).to("cuda")
+        y = layer(x)
+        assert y.dtype == DTYPES[half]
+        y.float().sum().backward()
+    assert layer.weight.grad.dtype == layer.bias.grad.dtype == x.grad.dtype == np.float32
+
+
+def test_two_dtypes_are_refused(xp, half):
+    x = fn.ones(2, 3, dtype=half, device="cuda")
+    wide = x.float()
+    with pytest.raises(TypeError, match=f"mse_loss: target has dtype float32, expected {half}"):
+        F.mse_loss(x, wide)
+    with pytest.raises(TypeError, match=f"mse_loss: target has dtype {half}, expected float32"):
+        F.mse_loss(wide, x)
+    with pytest.raises(TypeError, match=f"weight has dtype {half}, expected float32"):
+        F.binary_cross_entropy(x, x, x)
+    with pytest.raises(TypeError, match=f"weight has dtype {half}, expected float32"):
+        F.cross_entropy(x, x, x[0])
+    with pytest.raises(
+        TypeError, match=f"cross_entropy: target has dtype float32, expected {half}"
+    ):
+        F.cross_entropy(x, wide)
+    with pytest.raises(TypeError, match=f"operands are {half} and float32"):
+        F.cosine_similarity(x, wide)
+    with pytest.raises(TypeError, match=f"weight has dtype float32, expected {half} like input"):
+        F.locally_connected1d(fn.ones(1, 2, 3, dtype=half, device="cuda"),
+                              fn.ones(3, 1, 2, 1, device="cuda"))  # fmt: skip
+
+
+def test_clamp(xp, half):
+    x = fn.tensor([-2.0, 0.5, 3.0], dtype=half, device="cuda", requires_grad=True)
+    y = x.clamp(-1, 1.0)
+    y.sum().backward()
+    np.testing.assert_array_equal(y.float().detach().cpu().numpy(), [-1, 0.5, 1])
+    np.testing.assert_array_equal(x.grad.float().cpu().numpy(), [0, 1, 0])
+    assert y.dtype == x.grad.dtype == DTYPES[half]

@@ -38,10 +38,10 @@ autocasting = _state.get
 class autocast:
     """Inside, products take float32 tensors on a GPU as 16-bit floats: a `with` block or decorator.
 
-    dtype is "bfloat16" or "float16". Linear and recurrent layers, matrix products, convolutions and
-    attention cast their float32 arguments and give 16-bit results; softmax, losses and
-    normalisations cast what is 16 bits back to float32, and so does arithmetic of both; the rest
-    takes what comes. Parameters stay float32, and so do their gradients; each is
+    dtype is "bfloat16" or "float16". Linear, recurrent and locally connected layers, matrix
+    products, convolutions and attention cast their float32 arguments and give 16-bit results;
+    softmax, losses and normalisations cast what is 16 bits back to float32, and so does arithmetic
+    of both; the rest takes what comes. Parameters stay float32, and so do their gradients; each is
     cast once, until it changes or the block ends. float64 stays as it is. enabled=False turns an
     outer autocast off. For this thread alone; blocks nest. With "float16", small gradients vanish:
     scale the loss by `optim.GradScaler`.
@@ -142,6 +142,10 @@ def to_backward(node: Node, grad: Any) -> Gradients:
     return (grad if grad.dtype == dtype else cast_array(grad, dtype),)
 
 
+# What changes the dtype of a gradient.
+CASTS = (_cast_backward, to_backward)
+
+
 def _narrow(op: str, state: _State, value: Any) -> Any:
     """An argument of a product in the state's dtype."""
     array = value._data if isinstance(value, TensorBase) else value
@@ -195,19 +199,44 @@ def widened(*values: Any) -> tuple[Any, ...]:
     return tuple(_widen(value) for value in values)
 
 
-def in_float32(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a loss: its first two arguments are widened inside autocast."""
+def common_half(*values: Any) -> Any:
+    """The 16-bit dtype that all of these have, on a GPU, or None."""
+    found = None
+    for value in values:
+        array = value._data if isinstance(value, TensorBase) else value
+        if type(array) is ndarray or not on_gpu(array):
+            return None
+        dtype = as_cupy(array).dtype
+        if not is_half(dtype) or found not in (None, dtype):
+            return None
+        found = dtype
+    return found
 
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if autocasting() is not None:
-            args = (*widened(*args[:2]), *args[2:])
-            for name in ("input", "target"):
+
+def in_float32(*names: str, rounded: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates what is computed in float32, as losses are: its first arguments, `names`, are
+    widened where all are of one 16-bit dtype, and inside autocast. rounded: what it gives is
+    rounded to that dtype."""
+    count = len(names)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            given = (*args[:count], *[kwargs[name] for name in names if name in kwargs])
+            half = common_half(*given)
+            if half is None and autocasting() is None:
+                return function(*args, **kwargs)
+            for name in names:
                 if name in kwargs:
                     (kwargs[name],) = widened(kwargs[name])
-        return function(*args, **kwargs)
+            out: Any = function(*widened(*args[:count]), *args[count:], **kwargs)
+            if half is None or not rounded:
+                return out
+            return cast(out, half) if isinstance(out, TensorBase) else cast_array(out, half)
 
-    return wrapped
+        return wrapped
+
+    return decorate
 
 
 def both_float(a: Any, b: Any) -> bool:

@@ -170,7 +170,7 @@ class Pointwise(Arithmetic):
         bounds = []
         for name, bound in (("min", min), ("max", max)):
             value = None if bound is None else operand(self, bound, "clamp")
-            if value is NotImplemented or is_array(value):
+            if value is NotImplemented or isinstance(bound, TensorBase) or is_array(bound):
                 raise TypeError(f"clamp: {name} must be a number, got {type(bound).__name__}")
             bounds.append(value)
         data = self._data if bounds[0] is None else np.maximum(self._data, bounds[0])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from .arithmetic import floating
+from .autocast import in_float32
 from .device import as_array, beside, host, namespace, on_gpu
 from .sums import running_sum, sum_over
 from .tape import Array, Gradients, Node, TensorBase, record, wrap
@@ -219,6 +220,7 @@ class Reduction(TensorBase):
         out = out / count if count else out + data.dtype.type(math.nan)
         return record(out, _mean_backward, (self,), (), (axes, data.shape))
 
+    @in_float32("self", rounded=True)
     def var(
         self,
         dim: Dim = None,
@@ -248,6 +250,7 @@ class Reduction(TensorBase):
         )
         return record(out, _var_backward, (self,), (), (deviations, axes, divisor))
 
+    @in_float32("self", rounded=True)
     def std(
         self,
         dim: Dim = None,

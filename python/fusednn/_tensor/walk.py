@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
-from .device import check_device, is_array
+from .autocast import CASTS, cast_array
+from .device import as_array, check_device, is_array, is_half
 from .tape import SHARED, Hook, Node, Slices, TensorBase, in_recycled, raw, stale_view, wrap
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ def _walk(root: Node, grad: Any, leaves: dict[Any, Any], retain_graph: bool) -> 
         except Exception as error:
             error.add_note(f"(while computing the gradient of {node.op})")
             raise
+        if type(grad) is not ndarray and node.backward not in CASTS:
+            dtype = getattr(grad, "dtype", None)  # Parts have none
+            if dtype is not None and is_half(dtype):
+                results = [_rounded(result, dtype) for result in results]
         if not retain_graph:
             node.edges = node.saved = node.checks = ()
         for edge, result in zip(edges, results, strict=True):
@@ -98,6 +103,12 @@ def _walk(root: Node, grad: Any, leaves: dict[Any, Any], retain_graph: bool) -> 
                 np.add(prior, result, out=prior)
             else:
                 leaves[edge] = prior + result
+
+
+def _rounded(result: Any, dtype: np.dtype[Any]) -> Any:
+    """bfloat16 times one of Python's numbers is float32, but a gradient has its tensor's dtype."""
+    wide = getattr(result, "dtype", dtype)
+    return result if wide.char not in "fd" else cast_array(as_array(result), dtype)
 
 
 def _check_versions(node: Node, checks: tuple[Any, ...]) -> None:

@@ -1,7 +1,8 @@
 """Elementwise nonlinearities. Arrays in, arrays out; a Tensor in, a Tensor out.
 
-Inputs are float32 or float64 of any shape; TypeError otherwise. `inplace` is accepted where PyTorch
-has it and changes nothing: the result is always new memory (which the kernels recycle).
+Inputs are float32 or float64 of any shape, on a GPU also 16 bits; TypeError otherwise. `inplace` is
+accepted where PyTorch has it and changes nothing: the result is always new memory (which the
+kernels recycle).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import numpy as np
 from numpy import ndarray
 
 from .. import _core
-from .._tensor.autocast import autocasting, widened
+from .._tensor.autocast import autocasting, in_float32, widened
 from .._tensor.device import as_array, is_array, is_half
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 
 
-def floats(op: str, input: Any, argument: str = "input", half: bool = False) -> Array:
-    """The array of an argument that must be float32 or float64 (half: or 16 bits on a GPU);
-    TypeError otherwise."""
+def floats(op: str, input: Any, argument: str = "input") -> Array:
+    """The array of an argument that must be float32 or float64, or 16 bits on a GPU; TypeError
+    otherwise."""
     array = raw(input)
     if not is_array(array):
         kind = type(array).__name__
@@ -28,9 +29,7 @@ def floats(op: str, input: Any, argument: str = "input", half: bool = False) -> 
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.char not in "fd":
         if type(array) is not ndarray and is_half(dtype):
-            if half:
-                return array
-            raise NotImplementedError(f"{op}: no CUDA kernel for {dtype} ({argument})")
+            return array
         raise TypeError(f"{op}: {argument} has dtype {array.dtype}, expected float32 or float64")
     return array
 
@@ -328,6 +327,7 @@ def tanh(input: Any) -> Any:
 _tanh_backward = _backward_of("tanh")
 
 
+@in_float32("input", rounded=True)
 def softsign(input: Any) -> Any:
     """input / (1 + |input|).
 
@@ -345,6 +345,7 @@ def _softsign_backward(node: Node, grad: Any) -> Gradients:
     return (grad / (below * below),)
 
 
+@in_float32("input", rounded=True)
 def glu(input: Any, dim: int = -1) -> Any:
     """a * sigmoid(b) for the two halves a, b of input along dim.
 

@@ -99,7 +99,7 @@ def avg_pool3d(
 
 def adaptive_size(op: str, spatial: int, input: Any, output_size: Sizes) -> tuple[int, ...]:
     """output_size with one int per axis; None is the input's size."""
-    shape = floats(op, input, half=True).shape
+    shape = floats(op, input).shape
     if output_size is None or hasattr(output_size, "__index__"):
         sizes: tuple[Any, ...] = (output_size,) * spatial
     else:
@@ -170,7 +170,7 @@ def global_pool(input: Any, reduce: str = "mean") -> Any:
     """
     if reduce not in ("mean", "max", "sum"):
         raise ValueError(f"global_pool: reduce={reduce!r}, expected 'mean', 'max' or 'sum'")
-    x = floats("global_pool", input, half=True)
+    x = floats("global_pool", input)
     if reduce == "max":
         if x.ndim < 3 or 0 in x.shape[2:]:
             raise ValueError(

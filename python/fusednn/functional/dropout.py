@@ -25,7 +25,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p={p}, expected a probability in [0, 1]")
-    x = floats("dropout", input, half=True)
+    x = floats("dropout", input)
     if not training or p == 0:
         return input
     # Drawn on the CPU: the same bits on every device.

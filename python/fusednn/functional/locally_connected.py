@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._tensor.device import as_array, check_device, is_array, namespace
+from .._tensor.autocast import autocasting, cast_array, narrowed
+from .._tensor.device import as_array, check_device, is_array, is_half, namespace, on_gpu
 from .._tensor.sums import sum_over
 from .._tensor.tape import Array, Gradients, Node, TensorBase, needs, raw, record
 from .conv import Ints, Padding
@@ -41,6 +42,8 @@ class _Window(NamedTuple):
 def _locally_connected(
     spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any
 ) -> Any:
+    if autocasting() is not None:
+        input, weight, bias = narrowed(f"locally_connected{spatial}d", input, weight, bias)
     x, w, b = raw(input), raw(weight), raw(bias)
     window = _checked(spatial, x, w, b, stride, padding, dilation)
     # (positions, N, C * taps) @ (positions, C * taps, O)
@@ -71,7 +74,14 @@ def _locally_connected_backward(node: Node, grad: Any) -> Gradients:
         grad_x = grad_x if window.batched else grad_x[0]
     if w_edge is not None:
         grad_w = _core.matmul(per_position, _columns(x, window), True, False).reshape(w_shape)
-    return grad_x, grad_w, None if b_edge is None else sum_over(grad, (0,))
+    return grad_x, grad_w, None if b_edge is None else _sum_of_batch(grad)
+
+
+def _sum_of_batch(grad: Array) -> Any:
+    """Of 16 bits in float32."""
+    if not is_half(grad.dtype):
+        return sum_over(grad, (0,))
+    return cast_array(sum_over(cast_array(grad, np.dtype(np.float32)), (0,)), grad.dtype)
 
 
 def _matrices(w: Array, window: _Window) -> Array:
@@ -112,7 +122,8 @@ def _checked(
                 f"{op}: {name} must be a Tensor or an array, got {type(value).__name__}"
             )
         check_device(op, "input", x, name, value)
-        if value.dtype.char not in "fd" or value.dtype.type is not x.dtype.type:
+        known = value.dtype.char in "fd" or (is_half(value.dtype) and on_gpu(value))
+        if not known or value.dtype.type is not x.dtype.type:
             expected = f"{x.dtype} like input" if name != "input" else "float32 or float64"
             raise TypeError(f"{op}: {name} has dtype {value.dtype}, expected {expected}")
     if w.ndim != 2 * spatial + 2:

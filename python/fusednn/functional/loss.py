@@ -10,8 +10,8 @@ from numpy import add, ndarray
 
 from .. import _core
 from .._tensor.arithmetic import unbroadcast
-from .._tensor.autocast import autocasting, in_float32, widened
-from .._tensor.device import as_array, check_device, is_array, is_half, namespace
+from .._tensor.autocast import autocasting, common_half, in_float32, widened
+from .._tensor.device import as_array, check_device, is_array, is_float, is_half, namespace
 from .._tensor.tape import Array, Gradients, Node, TensorBase, raw, record
 from .activation import _logistic, floats
 
@@ -75,7 +75,7 @@ def cross_entropy(
     classes = raw(target)
     classes = classes if is_array(classes) else np.asarray(classes)
     _check_options("cross_entropy", reduction, empty)
-    if classes.dtype.kind == "f":
+    if is_float(classes.dtype):
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing, empty)
     return _class_loss(
         "cross_entropy",
@@ -157,7 +157,7 @@ def _cross_entropy_backward(node: Node, grad: Any) -> Gradients:
 def _soft_cross_entropy(
     input: Any, target: Any, weight: Any, reduction: str, smoothing: float, empty: str
 ) -> Any:
-    if autocasting() is not None:
+    if autocasting() is not None or common_half(input, target) is not None:
         input, target = widened(input, target)
     op = "cross_entropy"
     x, t = floats(op, input), floats(op, target, "target")
@@ -175,6 +175,8 @@ def _soft_cross_entropy(
     w: Any = x.dtype.type(1)
     if weight is not None:
         w = floats(op, weight, "weight")
+        if w.dtype.char != x.dtype.char:
+            raise TypeError(f"{op}: weight has dtype {w.dtype}, expected {x.dtype}")
         if w.shape != (classes,):
             raise ValueError(f"{op}: weight has shape {w.shape}, expected ({classes},)")
         w = w.reshape(classes, *(1,) * (x.ndim - axis - 1)).copy()
@@ -219,7 +221,7 @@ def _pair(op: str, input: Any, target: Any) -> tuple[Array, Array]:
     return x, t
 
 
-@in_float32
+@in_float32("input", "target")
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """(input - target)**2 for two of one shape.
 
@@ -241,7 +243,7 @@ def _mse_backward(node: Node, grad: Any) -> Gradients:
     return None if x_edge is None else grad_x, None if t_edge is None else -grad_x
 
 
-@in_float32
+@in_float32("input", "target")
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """|input - target| for two of one shape.
 
@@ -264,7 +266,7 @@ def _slope_backward(node: Node, grad: Any) -> Gradients:
     return None if x_edge is None else grad_x, None if t_edge is None else -grad_x
 
 
-@in_float32
+@in_float32("input", "target")
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """Quadratic within delta of the target, linear beyond: e**2 / 2 or delta * (|e| - delta / 2).
 
@@ -286,7 +288,7 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     return _finish(out, (input, target), _slope_backward, (), (slope, reduction, x.size))
 
 
-@in_float32
+@in_float32("input", "target")
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """huber_loss divided by its width: e**2 / (2 * beta) within beta, |e| - beta / 2 beyond.
 
@@ -302,7 +304,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     return loss if beta == 1 else loss / beta
 
 
-@in_float32
+@in_float32("input", "target")
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean"
 ) -> Any:
@@ -362,7 +364,7 @@ def _scale(op: str, name: str, value: Any, x: Array) -> Any:
     return scale.copy()
 
 
-@in_float32
+@in_float32("input", "target")
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,

@@ -251,7 +251,7 @@ def instance_norm(
     """
     if autocasting() is not None:
         input, weight, bias = widened(input, weight, bias)
-    x = floats("instance_norm", input, half=True)
+    x = floats("instance_norm", input)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if x.ndim < 3 or x[0:1, 0:1].size == 1:

@@ -120,7 +120,7 @@ def max_pool3d(
 
 def _adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indices: bool) -> Any:
     op = f"adaptive_max_pool{spatial}d"
-    shape = floats(op, input, half=True).shape
+    shape = floats(op, input).shape
     given = output_size if isinstance(output_size, Sequence) else (output_size,) * spatial
     own = shape[len(shape) - spatial :]
     if len(given) != spatial or len(own) != spatial:
@@ -191,7 +191,7 @@ def _max_unpool(
     spatial: int, input: Any, indices: Any, kernel: Any, stride: Any, padding: Any, size: Any
 ) -> Any:
     op = f"max_unpool{spatial}d"
-    shape = floats(op, input, half=True).shape
+    shape = floats(op, input).shape
     if len(shape) < spatial + 1:
         raise ValueError(f"{op}: input has shape {shape}, expected {spatial + 1} axes or more")
     k, p = (_per_axis(op, *one, spatial) for one in (("kernel_size", kernel), ("padding", padding)))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._tensor.autocast import in_float32
 from .._tensor.tape import SHARED, Gradients, Node, TensorBase, wrap
 from .activation import floats
 from .loss import _finish, _pair, _reduced, _spread
@@ -29,6 +30,7 @@ def _lowered(out: Tensor, *inputs: Any) -> Any:
     return out if any(isinstance(one, TensorBase) for one in inputs) else out._data
 
 
+@in_float32("input", rounded=True)
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
     """input divided by its length along dim (`Tensor.norm` of p = 1, 2 or inf), which counts as eps
     where it is smaller.
@@ -41,6 +43,7 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     return _lowered(x / x.norm(p, dim, keepdim=True).clamp(min=eps), input)
 
 
+@in_float32("x1", "x2", rounded=True)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between x1 and x2 along dim; both broadcast. Lengths below eps count
     as eps.
@@ -60,6 +63,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     return _lowered((a * b).sum(dim) / lengths, x1, x2)
 
 
+@in_float32("input", "target")
 def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool = False) -> Any:
     """target * (log target - input), the divergence of a distribution `target` from one whose
     logarithm is `input`; 0 where target is 0.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from .._tensor.device import beside, device_of
+from .._tensor.device import beside, device_of, is_half, on_gpu
 from .._tensor.tape import Array, raw
 from . import init
 from .activation import Dropout
@@ -67,7 +67,7 @@ class SinusoidalPositionalEncoding(Module):
     def forward(self, x: Any, offset: int = 0) -> Any:
         """(..., T, d_model), the same shape."""
         shape, dtype = raw(x).shape, raw(x).dtype
-        if dtype.char not in "fd":
+        if dtype.char not in "fd" and not (is_half(dtype) and on_gpu(raw(x))):
             raise TypeError(
                 f"SinusoidalPositionalEncoding: x has dtype {dtype}, expected float32 or float64"
             )
