@@ -15,7 +15,8 @@ struct GradientTiles {
     alignas(16) typename Math::Value column_a[Math::kColumns][Math::kStride];
     alignas(16) typename Math::Value column_b[Math::kColumns][Math::kStride];
     typename Math::Exchange exchange;
-    int row0, head;  // of the block, read anew at each step as in forward.cu
+    Work work;
+    int head;  // of the queries, in key_kernel
 };
 
 // ---- dQ
@@ -28,26 +29,25 @@ class QueryBackward {
     using Tiles = GradientTiles<Math>;
     static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
 
-    FUSEDNN_DEVICE QueryBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
-                                 const Item& item, int row0)
+    FUSEDNN_DEVICE QueryBackward(const GradientCall<T>& call, Tiles& tiles)
         : call_(call),
           p_(call.p),
           tiles_(tiles),
-          s_(s),
-          item_(item),
-          walk_(row0, s.queries),
-          kv_head_(item.head / heads_of_group(p_)),
-          scores_(call.p, call.format, s, item.head),
-          keys_{tiles.row_a, tiles.column_a, rows_of(p_.query, s.batch, item.head, s.query0),
-                rows_of(p_.key, s.batch, kv_head_, s.key0), int(p_.dim)},
-          values_{tiles.row_b, tiles.column_b, rows_of(call.g.grad, s.batch, item.head, s.query0),
-                  rows_of(p_.value, s.batch, kv_head_, s.key0), int(p_.value_dim)} {
-        if (threadIdx.x == 0) tiles.row0 = row0;
-        const i64 first = call.first_row(s, item.head);
+          s_(tiles.work.sequence),
+          item_(tiles.work.item),
+          walk_(tiles.work.row0, s_.queries),
+          kv_head_(item_.head / heads_of_group(p_)),
+          scores_(p_, call.format, s_, item_.head),
+          keys_{tiles.row_a, tiles.column_a, rows_of(p_.query, s_.batch, item_.head, s_.query0),
+                rows_of(p_.key, s_.batch, kv_head_, s_.key0), int(p_.dim)},
+          values_{tiles.row_b, tiles.column_b,
+                  rows_of(call.g.grad, s_.batch, item_.head, s_.query0),
+                  rows_of(p_.value, s_.batch, kv_head_, s_.key0), int(p_.value_dim)} {
+        const i64 first = call.first_row(s_, item_.head);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
-            const int row = row0 + Math::row(i);
-            stats_[i] = query_stats(call, first + row, row < s.queries);
+            const int row = walk_.row0 + Math::row(i);
+            stats_[i] = query_stats(call, first + row, row < s_.queries);
         }
     }
 
@@ -117,7 +117,7 @@ class QueryBackward {
     // one copy for a row's elements, which go round.
     FUSEDNN_DEVICE void row_gradients(typename Math::Scores& x, typename Math::Scores& ds, int key0,
                                       bool inner) {
-        const Place<Math, false> place{tiles_.row0, key0};
+        const Place<Math, false> place{tiles_.work.row0, key0};
         if (scores_.plain() && !call_.dropout.on) {
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i)
@@ -216,13 +216,10 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     query_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
 #pragma unroll 1
-    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        const Item item = items[number];
-        int row0;
-        const int part = sequence_of_tile(call.p.query_starts, int(call.p.sequences), Math::kRows,
-                                          item.tile, &row0);
-        const Sequence s = get_sequence(call.p, item.batch, part);
-        if (row0 < s.queries) QueryBackward<Math, T>(call, tiles, s, item, row0).run();
+    for (i64 number = blockIdx.x; number < count; number = tiles.work.number + gridDim.x) {
+        tiles.work.find(call.p, items, call.p.query_starts, Math::kRows, number);
+        if (tiles.work.row0 < tiles.work.sequence.queries)
+            QueryBackward<Math, T>(call, tiles).run();
     }
 }
 
@@ -237,11 +234,8 @@ class KeyBackward {
     using Tiles = GradientTiles<Math>;
     static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
 
-    FUSEDNN_DEVICE KeyBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
-                               const Item& item, int row0)
-        : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), walk_(row0, s.keys) {
-        if (threadIdx.x == 0) tiles.row0 = row0;
-    }
+    FUSEDNN_DEVICE KeyBackward(const GradientCall<T>& call, Tiles& tiles)
+        : call_(call), p_(call.p), tiles_(tiles), s_(tiles.work.sequence), item_(tiles.work.item) {}
 
     FUSEDNN_DEVICE void run() {
         const int group = heads_of_group(p_);
@@ -267,7 +261,7 @@ class KeyBackward {
             store_rows<Math>(
                 call_.format, key_grad_,
                 rows_of(values ? call_.g.value : call_.g.key, s_.batch, item_.head, s_.key0),
-                walk_.row0, s_.keys, column0, int(values ? p_.value_dim : p_.dim), factor);
+                tiles_.work.row0, s_.keys, column0, int(values ? p_.value_dim : p_.dim), factor);
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i)
 #pragma unroll
@@ -279,8 +273,8 @@ class KeyBackward {
     FUSEDNN_DEVICE void pass(int head, bool careful) {
         if (threadIdx.x == 0) tiles_.head = head;
         __syncthreads();
-        const int last = smaller_of(walk_.row0 + Math::kRows, s_.keys) - 1;
-        const int begin = s_.queries_of(walk_.row0).begin, end = s_.queries_of(last).end;
+        const int last = smaller_of(tiles_.work.row0 + Math::kRows, s_.keys) - 1;
+        const int begin = s_.queries_of(tiles_.work.row0).begin, end = s_.queries_of(last).end;
 #pragma unroll 1
         for (int query0 = begin / Math::kColumns * Math::kColumns; query0 < end;
              query0 += Math::kColumns) {
@@ -290,18 +284,18 @@ class KeyBackward {
         }
     }
 
-    // The tile of queries from query0 on. Where rows lie is found anew in each step, see row0.
+    // The tile of queries from query0 on. Where rows lie is found anew in each step, see Work.
     FUSEDNN_DEVICE void step(int head, int query0, bool careful) {
         typename Math::Scores x, ds;
         const Side<Math> queries = query_side(head);
-        walk_.multiply(call_.format, x, queries, query0, s_.queries, resident_);
+        walk().multiply(call_.format, x, queries, query0, s_.queries, resident_);
         const Side<Math> grads = grad_side(head);
         if (call_.g.of_weights) {
             given(ds, grads, query0);
         } else {
-            walk_.multiply(call_.format, ds, grads, query0, s_.queries, resident_);
+            walk().multiply(call_.format, ds, grads, query0, s_.queries, resident_);
         }
-        if (walk_.busy) {
+        if (walk().busy) {
             const HeadScores<Math, T> scores(p_, call_.format, s_, head);
             column_gradients(scores, x, ds, head, query0);
         }
@@ -311,13 +305,14 @@ class KeyBackward {
             grads.copy_column_tile(query0, s_.queries, item_.chunk);
             wait_for_copies();
         }
-        if (!walk_.busy) return;
+        if (!walk().busy) return;
         add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange, tiles_.column_b,
                        grads.width(item_.chunk));
         add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange, tiles_.column_a,
                        queries.width(item_.chunk));
     }
 
+    FUSEDNN_DEVICE Walk<Math> walk() const { return {tiles_.work.row0, s_.keys}; }
     FUSEDNN_DEVICE Side<Math> query_side(int head) const {
         return {tiles_.row_a, tiles_.column_a, rows_of(p_.key, s_.batch, item_.head, s_.key0),
                 rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
@@ -330,7 +325,7 @@ class KeyBackward {
     FUSEDNN_DEVICE void given(typename Math::Scores& dp, const Side<Math>& grads, int query0) {
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
-            const int key = walk_.row0 + Math::row(i);
+            const int key = tiles_.work.row0 + Math::row(i);
 #pragma unroll
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int query = query0 + Math::column(n);
@@ -345,10 +340,11 @@ class KeyBackward {
     FUSEDNN_DEVICE void column_gradients(const HeadScores<Math, T>& scores,
                                          typename Math::Scores& x, typename Math::Scores& ds,
                                          int head, int query0) {
-        const Place<Math, true> place{tiles_.row0, query0};
+        const Place<Math, true> place{tiles_.work.row0, query0};
         const int last_query = query0 + Math::kColumns - 1;
-        const bool inner = last_query < s_.queries && s_.range(last_query).begin <= walk_.row0 &&
-                           s_.range(query0).end >= walk_.row0 + Math::kRows;
+        const bool inner = last_query < s_.queries &&
+                           s_.range(last_query).begin <= tiles_.work.row0 &&
+                           s_.range(query0).end >= tiles_.work.row0 + Math::kRows;
         const i64 first = call_.first_row(s_, head);
         if (scores.plain() && !call_.dropout.on) {
 #pragma unroll
@@ -409,7 +405,6 @@ class KeyBackward {
     Tiles& tiles_;
     const Sequence& s_;
     const Item& item_;
-    const Walk<Math> walk_;
     bool resident_ = false;
     typename Math::Out key_grad_, value_grad_;
 };
@@ -419,13 +414,9 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     key_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
 #pragma unroll 1
-    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        const Item item = items[number];
-        int row0;
-        const int part = sequence_of_tile(call.p.key_starts, int(call.p.sequences), Math::kRows,
-                                          item.tile, &row0);
-        const Sequence s = get_sequence(call.p, item.batch, part);
-        if (row0 < s.keys) KeyBackward<Math, T>(call, tiles, s, item, row0).run();
+    for (i64 number = blockIdx.x; number < count; number = tiles.work.number + gridDim.x) {
+        tiles.work.find(call.p, items, call.p.key_starts, Math::kRows, number);
+        if (tiles.work.row0 < tiles.work.sequence.keys) KeyBackward<Math, T>(call, tiles).run();
     }
 }
 
