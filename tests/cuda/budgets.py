@@ -52,10 +52,7 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 # (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler
 # could not keep in registers. None unless a row says so.
-LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
-    # Results of 128 features take 128 (dK, dV) of a thread's 255 registers.
-    ("attention/backward.cu", "key_kernel<*128*", 8, "sums of two results, sm_80"),
-)
+LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = ()
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------
 

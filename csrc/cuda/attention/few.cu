@@ -123,7 +123,6 @@ class BlockFew {
     }
 
     FUSEDNN_DEVICE void load_queries() {
-        __syncthreads();
 #pragma unroll 2
         for (int i = int(threadIdx.x); i < kRows * kMostFeatures; i += kThreads) {
             const int row = i / kMostFeatures, d = i % kMostFeatures;
