@@ -53,11 +53,7 @@ INSTRUCTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # (file, kernel, bytes, reason): local memory, that is spilled registers or arrays that the compiler
 # could not keep in registers. None unless a row says so.
 LOCAL_MEMORY: tuple[tuple[str, str, int, str], ...] = (
-    # Results of 128 features take 128 (dK, dV) of a thread's 255 registers.
-    ("attention/backward.cu", "key_kernel<*128*", 112, "sums of two results"),
-    ("attention/forward.cu", "forward_kernel<Exact<double*", 32, "at 255 registers, sm_90"),
-    ("attention/few.cu", "few_kernel<HalfBits*", 32, "8 rows of 8 sums each, for three blocks"),
-    ("attention/few.cu", "few_kernel<float, *BFloat16>", 16, "likewise"),
+    ("attention/few.cu", "few_kernel<float, *BFloat16>", 16, "at 168 registers, sm_90"),
 )
 
 # ---- memory traffic (test_traffic.py) ------------------------------------------------------------

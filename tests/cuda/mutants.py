@@ -734,10 +734,7 @@ TARGETS = (
             "the first row's peak": ("turn(peaks_, mine);", ""),
             "scores do not go round": ("turn(x[i], score);", ""),
             "keys alone are stored": ("values ? call_.g.value : call_.g.key", "call_.g.key"),
-            "one head of a group": (
-                "head < (item_.head + 1) * group",
-                "head < item_.head * group + 1",
-            ),
+            "one head of a group": ("first_head() + heads_of_group(p_)", "first_head() + 1"),
             "queries beyond the range": ("s_.queries_of(last).end", "s_.queries_of(last).end - 1"),
         },
     ),
@@ -746,7 +743,7 @@ TARGETS = (
         (ATTENTION, "test_half_cache.py", "-k", "forward or weights or none or hidden_keys"),
         {
             "parts overlap": ("item_.tile * int(call_.part_keys)", "item_.tile * kTile"),
-            "a row too many": ("row < rows_\n", "row <= rows_\n"),
+            "a row too many": ("if (row < rows()) {", "if (row <= rows()) {"),
             "hidden values": ("if (call_.masked && weight == Sum(0)) continue;", ""),
             "parts of one maximum": ("power_of_2((stats.maximum - top) * to_base_2)", "Sum(1)"),
             "shares of one thread": ("j += sharers()", "j += 1"),

@@ -8,14 +8,30 @@ namespace fusednn::cuda {
 
 namespace {
 
+// The factors of a product of features, where they lie: of S and dP.
+template <class Value>
+struct Factors {
+    Rows<const Value> rows, columns;
+    int features;
+};
+
 template <class Math>
 struct GradientTiles {
-    alignas(16) typename Math::Value row_a[Math::kRows][Math::kStride];
-    alignas(16) typename Math::Value row_b[Math::kRows][Math::kStride];
-    alignas(16) typename Math::Value column_a[Math::kColumns][Math::kStride];
-    alignas(16) typename Math::Value column_b[Math::kColumns][Math::kStride];
+    // Those of S, and of dP: sides 0 and 1.
+    alignas(16) typename Math::Value rows[2][Math::kRows][Math::kStride];
+    alignas(16) typename Math::Value columns[2][Math::kColumns][Math::kStride];
     typename Math::Exchange exchange;
-    int row0, head;  // of the block, read anew at each step as in forward.cu
+    Work work;
+    Factors<typename Math::Value> factors[2];
+    // In key_kernel, of the queries: their head, QueryStats and peaks.
+    int head;
+    typename Math::Sum stats[3][Math::kColumns];
+    alignas(16) Peak<typename Math::Sum> peaks[Math::kColumns];
+
+    FUSEDNN_DEVICE Side<Math> side(int which) {
+        const auto& of = factors[which];
+        return {rows[which], columns[which], of.rows, of.columns, of.features};
+    }
 };
 
 // ---- dQ
@@ -28,26 +44,27 @@ class QueryBackward {
     using Tiles = GradientTiles<Math>;
     static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
 
-    FUSEDNN_DEVICE QueryBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
-                                 const Item& item, int row0)
+    FUSEDNN_DEVICE QueryBackward(const GradientCall<T>& call, Tiles& tiles)
         : call_(call),
           p_(call.p),
           tiles_(tiles),
-          s_(s),
-          item_(item),
-          walk_(row0, s.queries),
-          kv_head_(item.head / heads_of_group(p_)),
-          scores_(call.p, call.format, s, item.head),
-          keys_{tiles.row_a, tiles.column_a, rows_of(p_.query, s.batch, item.head, s.query0),
-                rows_of(p_.key, s.batch, kv_head_, s.key0), int(p_.dim)},
-          values_{tiles.row_b, tiles.column_b, rows_of(call.g.grad, s.batch, item.head, s.query0),
-                  rows_of(p_.value, s.batch, kv_head_, s.key0), int(p_.value_dim)} {
-        if (threadIdx.x == 0) tiles.row0 = row0;
-        const i64 first = call.first_row(s, item.head);
+          s_(tiles.work.sequence),
+          item_(tiles.work.item),
+          walk_(tiles.work.row0, s_.queries),
+          scores_(p_, call.format, s_, item_.head) {
+        if (threadIdx.x == 0) {
+            const int head = item_.head, kv_head = head / heads_of_group(p_);
+            tiles.factors[0] = {rows_of(p_.query, s_.batch, head, s_.query0),
+                                rows_of(p_.key, s_.batch, kv_head, s_.key0), int(p_.dim)};
+            tiles.factors[1] = {rows_of(call.g.grad, s_.batch, head, s_.query0),
+                                rows_of(p_.value, s_.batch, kv_head, s_.key0), int(p_.value_dim)};
+        }
+        __syncthreads();
+        const i64 first = call.first_row(s_, item_.head);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
-            const int row = row0 + Math::row(i);
-            stats_[i] = query_stats(call, first + row, row < s.queries);
+            const int row = walk_.row0 + Math::row(i);
+            stats_[i] = query_stats(call, first + row, row < s_.queries);
         }
     }
 
@@ -73,34 +90,55 @@ class QueryBackward {
         const int last = smaller_of(walk_.row0 + Math::kRows, s_.queries) - 1;
         const int begin = s_.range(walk_.row0).begin, end = s_.range(last).end;
         const int inner_begin = s_.range(last).begin, inner_end = s_.range(walk_.row0).end;
-        bool resident = false;
+        const int first = begin / Math::kColumns * Math::kColumns;
+        // dP comes first, while the keys are on their way; values are on theirs from then on. The
+        // step before the first only starts loads: one copy of what does.
 #pragma unroll 1
-        for (int key0 = begin / Math::kColumns * Math::kColumns; key0 < end;
-             key0 += Math::kColumns) {
+        for (int key0 = first - Math::kColumns; key0 < end; key0 += Math::kColumns) {
+            const int next = key0 + Math::kColumns;
+            const bool real = key0 >= first;
             typename Math::Scores x, ds;
-            walk_.multiply(call_.format, x, keys_, key0, s_.keys, resident);
-            multiply_values(ds, key0, resident);
-            resident = true;
-            const bool inner = walk_.row0 + Math::kRows <= s_.queries && key0 >= inner_begin &&
-                               key0 + Math::kColumns <= inner_end;
-            if (walk_.busy) row_gradients(x, ds, key0, inner);
-            if (keys_.parts() > 1) {
+#pragma unroll 1
+            for (int which = real; which >= 0; --which) {
+                if (which > 0) {
+                    copy_async_wait<1>();
+                } else {
+                    copy_async_wait<0>();
+                }
                 __syncthreads();
-                keys_.copy_column_tile(key0, s_.keys, item_.chunk);
-                wait_for_copies();
+                if (which == 0) walk_.start(tiles_.side(1), !real, next, s_.keys, end);
+                if (!real) continue;
+                copy(ds, x);
+                if (which > 0 && call_.g.of_weights) {
+                    given(x, key0);
+                } else {
+                    const Side<Math> side = tiles_.side(which);
+                    walk_.multiply(call_.format, x, side, key0, s_.keys, side.parts() == 1);
+                }
             }
-            if (walk_.busy) {
-                add_rows<Math>(call_.format, careful, out_, ds, tiles_.exchange, keys_.column_tile,
-                               keys_.width(item_.chunk));
+            if (real) {
+                const bool inner = walk_.row0 + Math::kRows <= s_.queries && key0 >= inner_begin &&
+                                   next <= inner_end;
+                if (walk_.busy) row_gradients(x, ds, key0, inner);
+                const Side<Math> keys = tiles_.side(0);
+                if (keys.parts() > 1) {
+                    __syncthreads();
+                    keys.copy_column_tile(key0, s_.keys, item_.chunk);
+                    wait_for_copies();
+                }
+                if (walk_.busy) {
+                    add_rows<Math>(call_.format, careful, out_, ds, tiles_.exchange,
+                                   keys.column_tile, keys.width(item_.chunk));
+                }
             }
             __syncthreads();
+            walk_.start(tiles_.side(0), !real, next, s_.keys, end);
         }
     }
 
-    // dP, computed, or given where the weights were the result.
-    FUSEDNN_DEVICE void multiply_values(typename Math::Scores& dp, int key0, bool resident) {
-        if (!call_.g.of_weights)
-            return walk_.multiply(call_.format, dp, values_, key0, s_.keys, resident);
+    // dP where the weights were the result.
+    FUSEDNN_DEVICE void given(typename Math::Scores& dp, int key0) {
+        const Rows<const typename Math::Value> from = tiles_.factors[1].rows;
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
             const int row = walk_.row0 + Math::row(i);
@@ -108,7 +146,7 @@ class QueryBackward {
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int key = key0 + Math::column(n);
                 const bool real = row < s_.queries && key < s_.keys;
-                dp[i][n] = real ? call_.format.widen(values_.rows[row][s_.key0 + key]) : Sum(0);
+                dp[i][n] = real ? call_.format.widen(from[row][s_.key0 + key]) : Sum(0);
             }
         }
     }
@@ -117,7 +155,7 @@ class QueryBackward {
     // one copy for a row's elements, which go round.
     FUSEDNN_DEVICE void row_gradients(typename Math::Scores& x, typename Math::Scores& ds, int key0,
                                       bool inner) {
-        const Place<Math, false> place{tiles_.row0, key0};
+        const Place<Math, false> place{tiles_.work.row0, key0};
         if (scores_.plain() && !call_.dropout.on) {
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i)
@@ -180,7 +218,7 @@ class QueryBackward {
                 call_.peaks[first + row] = {peak, ds};
             }
             const Sum weight = ds * Sum(p_.scale) * slope;
-            const T* const key = keys_.columns[peak] + item_.chunk * Math::kDim;
+            const T* const key = tiles_.factors[0].columns[peak] + item_.chunk * Math::kDim;
             const int features = real && peak >= 0 ? int(p_.dim) - item_.chunk * Math::kDim : 0;
 #pragma unroll
             for (int m = 0; m < Math::kOutOfLane; ++m) {
@@ -202,9 +240,7 @@ class QueryBackward {
     const Sequence& s_;
     const Item& item_;
     const Walk<Math> walk_;
-    const int kv_head_;
     const HeadScores<Math, T> scores_;
-    const Side<Math> keys_, values_;
     QueryStats<Sum> stats_[kLaneRows];
     typename Math::Out out_;
     int peaks_[kLaneRows];
@@ -216,13 +252,10 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     query_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
 #pragma unroll 1
-    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        const Item item = items[number];
-        int row0;
-        const int part = sequence_of_tile(call.p.query_starts, int(call.p.sequences), Math::kRows,
-                                          item.tile, &row0);
-        const Sequence s = get_sequence(call.p, item.batch, part);
-        if (row0 < s.queries) QueryBackward<Math, T>(call, tiles, s, item, row0).run();
+    for (i64 number = blockIdx.x; number < count; number = tiles.work.number + gridDim.x) {
+        tiles.work.find(call.p, items, call.p.query_starts, Math::kRows, number);
+        if (tiles.work.row0 < tiles.work.sequence.queries)
+            QueryBackward<Math, T>(call, tiles).run();
     }
 }
 
@@ -237,21 +270,17 @@ class KeyBackward {
     using Tiles = GradientTiles<Math>;
     static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
 
-    FUSEDNN_DEVICE KeyBackward(const GradientCall<T>& call, Tiles& tiles, const Sequence& s,
-                               const Item& item, int row0)
-        : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), walk_(row0, s.keys) {
-        if (threadIdx.x == 0) tiles.row0 = row0;
-    }
+    FUSEDNN_DEVICE KeyBackward(const GradientCall<T>& call, Tiles& tiles)
+        : call_(call), p_(call.p), tiles_(tiles), s_(tiles.work.sequence), item_(tiles.work.item) {}
 
     FUSEDNN_DEVICE void run() {
-        const int group = heads_of_group(p_);
 #pragma unroll 1
         for (int careful = 0; careful < 2; ++careful) {
             clear(key_grad_);
             clear(value_grad_);
-            resident_ = false;
 #pragma unroll 1
-            for (int head = item_.head * group; head < (item_.head + 1) * group; ++head) {
+            for (int head = first_head(); head < first_head() + heads_of_group(p_);
+                 head = tiles_.head + 1) {
                 pass(head, careful > 0);
             }
             const bool finite = all_finite<Math>(key_grad_) && all_finite<Math>(value_grad_);
@@ -264,10 +293,11 @@ class KeyBackward {
         // One copy of what stores for both.
 #pragma unroll 1
         for (int values = 0; values < 2; ++values) {
+            __syncthreads();  // else the places of both are computed before, and spilled
             store_rows<Math>(
                 call_.format, key_grad_,
                 rows_of(values ? call_.g.value : call_.g.key, s_.batch, item_.head, s_.key0),
-                walk_.row0, s_.keys, column0, int(values ? p_.value_dim : p_.dim), factor);
+                tiles_.work.row0, s_.keys, column0, int(values ? p_.value_dim : p_.dim), factor);
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i)
 #pragma unroll
@@ -277,65 +307,113 @@ class KeyBackward {
 
   private:
     FUSEDNN_DEVICE void pass(int head, bool careful) {
-        if (threadIdx.x == 0) tiles_.head = head;
         __syncthreads();
-        const int last = smaller_of(walk_.row0 + Math::kRows, s_.keys) - 1;
-        const int begin = s_.queries_of(walk_.row0).begin, end = s_.queries_of(last).end;
+        if (threadIdx.x == 0) {
+            tiles_.head = head;
+            tiles_.factors[0] = {rows_of(p_.key, s_.batch, item_.head, s_.key0),
+                                 rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
+            tiles_.factors[1] = {rows_of(p_.value, s_.batch, item_.head, s_.key0),
+                                 rows_of(call_.g.grad, s_.batch, head, s_.query0),
+                                 int(p_.value_dim)};
+        }
+        __syncthreads();
+        const int last = smaller_of(tiles_.work.row0 + Math::kRows, s_.keys) - 1;
+        const int begin = s_.queries_of(tiles_.work.row0).begin, end = s_.queries_of(last).end;
+        const int first = begin / Math::kColumns * Math::kColumns;
+        // As in QueryBackward::pass.
 #pragma unroll 1
-        for (int query0 = begin / Math::kColumns * Math::kColumns; query0 < end;
-             query0 += Math::kColumns) {
-            step(tiles_.head, query0, careful);
-            resident_ = true;
-            __syncthreads();
+        for (int query0 = first - Math::kColumns; query0 < end; query0 += Math::kColumns) {
+            step(query0, end, query0 >= first, careful);
         }
     }
 
-    // The tile of queries from query0 on. Where rows lie is found anew in each step, see row0.
-    FUSEDNN_DEVICE void step(int head, int query0, bool careful) {
+    // The tile of queries from query0 on, if `real`, and the start of what the next step loads:
+    // the gradients are on their way while dK grows, the queries while dP is computed.
+    FUSEDNN_DEVICE void step(int query0, int end, bool real, bool careful) {
+        const int next = query0 + Math::kColumns;
         typename Math::Scores x, ds;
-        const Side<Math> queries = query_side(head);
-        walk_.multiply(call_.format, x, queries, query0, s_.queries, resident_);
-        const Side<Math> grads = grad_side(head);
-        if (call_.g.of_weights) {
-            given(ds, grads, query0);
-        } else {
-            walk_.multiply(call_.format, ds, grads, query0, s_.queries, resident_);
+        if (real) {
+            products(x, ds, query0);
+            const Side<Math> queries = tiles_.side(0), grads = tiles_.side(1);
+            if (walk().busy) {
+                const HeadScores<Math, T> scores(p_, call_.format, s_, tiles_.head);
+                column_gradients(scores, x, ds, query0);
+            }
+            if (queries.parts() > 1 || grads.parts() > 1) {
+                __syncthreads();
+#pragma unroll 1
+                for (int which = 0; which < 2; ++which) {
+                    tiles_.side(which).copy_column_tile(query0, s_.queries, item_.chunk);
+                }
+                wait_for_copies();
+            }
+            if (walk().busy) {
+                add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange,
+                               tiles_.columns[1], grads.width(item_.chunk));
+            }
         }
-        if (walk_.busy) {
-            const HeadScores<Math, T> scores(p_, call_.format, s_, head);
-            column_gradients(scores, x, ds, head, query0);
+        __syncthreads();
+        start_stats(next, end);
+        walk().start(tiles_.side(1), !real && tiles_.head == first_head(), next, s_.queries, end);
+        if (real && walk().busy) {
+            add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange, tiles_.columns[0],
+                           tiles_.side(0).width(item_.chunk));
         }
-        if (queries.parts() > 1 || grads.parts() > 1) {
+        __syncthreads();
+        walk().start(tiles_.side(0), !real && tiles_.head == first_head(), next, s_.queries, end);
+    }
+
+    FUSEDNN_DEVICE void products(typename Math::Scores& x, typename Math::Scores& ds, int query0) {
+#pragma unroll 1
+        for (int which = 1; which >= 0; --which) {
+            if (which > 0) {
+                copy_async_wait<1>();
+            } else {
+                copy_async_wait<0>();
+            }
             __syncthreads();
-            queries.copy_column_tile(query0, s_.queries, item_.chunk);
-            grads.copy_column_tile(query0, s_.queries, item_.chunk);
-            wait_for_copies();
+            copy(ds, x);
+            if (which > 0 && call_.g.of_weights) {
+                given(x, query0);
+            } else {
+                const Side<Math> side = tiles_.side(which);
+                walk().multiply(call_.format, x, side, query0, s_.queries, side.parts() == 1);
+            }
         }
-        if (!walk_.busy) return;
-        add_rows<Math>(call_.format, careful, value_grad_, x, tiles_.exchange, tiles_.column_b,
-                       grads.width(item_.chunk));
-        add_rows<Math>(call_.format, careful, key_grad_, ds, tiles_.exchange, tiles_.column_a,
-                       queries.width(item_.chunk));
     }
 
-    FUSEDNN_DEVICE Side<Math> query_side(int head) const {
-        return {tiles_.row_a, tiles_.column_a, rows_of(p_.key, s_.batch, item_.head, s_.key0),
-                rows_of(p_.query, s_.batch, head, s_.query0), int(p_.dim)};
-    }
-    FUSEDNN_DEVICE Side<Math> grad_side(int head) const {
-        return {tiles_.row_b, tiles_.column_b, rows_of(p_.value, s_.batch, item_.head, s_.key0),
-                rows_of(call_.g.grad, s_.batch, head, s_.query0), int(p_.value_dim)};
+    // Of the queries from query0 on, a warp to a kind of number. Those that do not exist get 0: no
+    // key has a weight there.
+    FUSEDNN_DEVICE void start_stats(int query0, int end) {
+        static_assert(Math::kColumns == 32 && Math::kWarps == 4, "a lane to a query");
+        if (query0 >= end) return;
+        const int lane = int(threadIdx.x) % 32, kind = int(threadIdx.x) / 32;
+        const bool real = query0 + lane < s_.queries;
+        const i64 row = call_.first_row(s_, tiles_.head) + query0 + (real ? lane : 0);
+        if (kind == 3) {
+            constexpr int kBytes = int(sizeof(Peak<Sum>));
+            copy_async<kBytes>(&tiles_.peaks[lane], call_.peaks + row, real ? kBytes : 0);
+        } else {
+            constexpr int kBytes = int(sizeof(Sum));
+            const Sum* const from = kind == 2 ? call_.dots : call_.g.stats + kind * call_.rows();
+            copy_async<kBytes>(&tiles_.stats[kind][lane], from + row, real ? kBytes : 0);
+        }
     }
 
-    FUSEDNN_DEVICE void given(typename Math::Scores& dp, const Side<Math>& grads, int query0) {
+    // The rows stay for the other heads of a group.
+    FUSEDNN_DEVICE int first_head() const { return item_.head * heads_of_group(p_); }
+    FUSEDNN_DEVICE Walk<Math> walk() const { return {tiles_.work.row0, s_.keys}; }
+
+    FUSEDNN_DEVICE void given(typename Math::Scores& dp, int query0) {
+        const Rows<const typename Math::Value> from = tiles_.factors[1].columns;
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
-            const int key = walk_.row0 + Math::row(i);
+            const int key = tiles_.work.row0 + Math::row(i);
 #pragma unroll
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int query = query0 + Math::column(n);
                 const bool real = query < s_.queries && key < s_.keys;
-                dp[i][n] = real ? call_.format.widen(grads.columns[query][s_.key0 + key]) : Sum(0);
+                dp[i][n] = real ? call_.format.widen(from[query][s_.key0 + key]) : Sum(0);
             }
         }
     }
@@ -344,17 +422,17 @@ class KeyBackward {
     // row_gradients.
     FUSEDNN_DEVICE void column_gradients(const HeadScores<Math, T>& scores,
                                          typename Math::Scores& x, typename Math::Scores& ds,
-                                         int head, int query0) {
-        const Place<Math, true> place{tiles_.row0, query0};
+                                         int query0) {
+        const Place<Math, true> place{tiles_.work.row0, query0};
         const int last_query = query0 + Math::kColumns - 1;
-        const bool inner = last_query < s_.queries && s_.range(last_query).begin <= walk_.row0 &&
-                           s_.range(query0).end >= walk_.row0 + Math::kRows;
-        const i64 first = call_.first_row(s_, head);
+        const bool inner = last_query < s_.queries &&
+                           s_.range(last_query).begin <= tiles_.work.row0 &&
+                           s_.range(query0).end >= tiles_.work.row0 + Math::kRows;
         if (scores.plain() && !call_.dropout.on) {
 #pragma unroll
             for (int n = 0; n < kLaneColumns; ++n) {
                 const int query = query0 + Math::column(n);
-                const Known known(call_, first + query, query < s_.queries);
+                const Known known(tiles_, Math::column(n));
 #pragma unroll
                 for (int i = 0; i < kLaneRows; ++i) {
                     const int key = place.key(i, n);
@@ -367,12 +445,13 @@ class KeyBackward {
         }
         unsigned kept[kLaneRows];
         if (call_.dropout.on) {
-            draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + head), place, kept);
+            draw<Math>(call_.dropout, std::uint64_t(s_.number * p_.heads + tiles_.head), place,
+                       kept);
         }
 #pragma unroll 1
         for (int n = 0; n < kLaneColumns; ++n) {
             const int query = query0 + Math::column(n);
-            const Known known(call_, first + query, query < s_.queries);
+            const Known known(tiles_, Math::column(n));
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i) {
                 const int key = place.key(i, n);
@@ -392,9 +471,9 @@ class KeyBackward {
     struct Known {
         QueryStats<Sum> stats;
         Peak<Sum> peak;
-        FUSEDNN_DEVICE Known(const GradientCall<T>& call, i64 row, bool real)
-            : stats(query_stats(call, row, real)),
-              peak(real ? call.peaks[row] : Peak<Sum>{-1, Sum(0)}) {}
+        FUSEDNN_DEVICE Known(const Tiles& tiles, int column)
+            : stats{tiles.stats[0][column], tiles.stats[1][column], tiles.stats[2][column]},
+              peak(tiles.peaks[column]) {}
     };
     // Of a weight and dP, with the slope of the softcap.
     FUSEDNN_DEVICE Sum gradient(const Known& known, int key, Sum w, Sum slope, Sum dp) const {
@@ -409,8 +488,6 @@ class KeyBackward {
     Tiles& tiles_;
     const Sequence& s_;
     const Item& item_;
-    const Walk<Math> walk_;
-    bool resident_ = false;
     typename Math::Out key_grad_, value_grad_;
 };
 
@@ -419,13 +496,9 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     key_kernel(const __grid_constant__ GradientCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(GradientTiles<Math>, tiles);
 #pragma unroll 1
-    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        const Item item = items[number];
-        int row0;
-        const int part = sequence_of_tile(call.p.key_starts, int(call.p.sequences), Math::kRows,
-                                          item.tile, &row0);
-        const Sequence s = get_sequence(call.p, item.batch, part);
-        if (row0 < s.keys) KeyBackward<Math, T>(call, tiles, s, item, row0).run();
+    for (i64 number = blockIdx.x; number < count; number = tiles.work.number + gridDim.x) {
+        tiles.work.find(call.p, items, call.p.key_starts, Math::kRows, number);
+        if (tiles.work.row0 < tiles.work.sequence.keys) KeyBackward<Math, T>(call, tiles).run();
     }
 }
 

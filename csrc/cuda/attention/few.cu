@@ -34,7 +34,9 @@ struct FewTiles {
     using Sum = Accumulate<T>;
     alignas(16) Sum query[kRows][kMostFeatures];
     Sum scores[kRows][kTile];
-    Sum decay[kRows], inverse[kRows];
+    Sum maximum[kRows], decay[kRows], inverse[kRows];
+    Sum sum[kRows][32];  // of exponentials, by lane
+    Work work;
     // What the threads that share columns have summed up.
     alignas(16) Sum sums[kThreads][kRows][16 / sizeof(K)];
 };
@@ -77,23 +79,17 @@ class BlockFew {
         Sum of[kRun];
     };
 
-    FUSEDNN_DEVICE BlockFew(const FewCall<T>& call, FewTiles<T, K>& tiles, const Item& item)
-        : call_(call),
-          p_(call.p),
-          tiles_(tiles),
-          item_(item),
-          s_(get_sequence(call.p, item.batch, 0)),
-          group_(heads_of_group(p_)),
-          first_(item.chunk * kRows),
-          rows_(smaller_of(group_ * int(p_.queries) - first_, kRows)),
-          keys_(stored_rows<T, K>(p_.key, p_.half_key, item)),
-          values_(stored_rows<T, K>(p_.value, p_.half_value, item)) {}
+    FUSEDNN_DEVICE BlockFew(const FewCall<T>& call, FewTiles<T, K>& tiles)
+        : call_(call), p_(call.p), tiles_(tiles), item_(tiles.work.item), s_(tiles.work.sequence) {}
 
     FUSEDNN_DEVICE void run() {
         load_queries();
         const int lane = int(threadIdx.x) % 32;
-#pragma unroll
-        for (int r = 0; r < kRows / kWarps; ++r) maximum_[r] = -Sum(INFINITY), sum_[r] = Sum(0);
+        for (int row = int(threadIdx.x) / 32; row < kRows; row += kWarps) {
+            if (lane == 0) tiles_.maximum[row] = -Sum(INFINITY);
+            tiles_.sum[row][lane] = Sum(0);
+        }
+        __syncwarp();
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -116,20 +112,24 @@ class BlockFew {
     }
 
   private:
-    FUSEDNN_DEVICE int query_of(int row) const { return (first_ + row) % int(p_.queries); }
+    FUSEDNN_DEVICE int first() const { return item_.chunk * kRows; }
+    FUSEDNN_DEVICE int rows() const {
+        return smaller_of(heads_of_group(p_) * int(p_.queries) - first(), kRows);
+    }
+    FUSEDNN_DEVICE int query_of(int row) const { return (first() + row) % int(p_.queries); }
     FUSEDNN_DEVICE int head_of(int row) const {
-        return item_.head * group_ + (first_ + row) / int(p_.queries);
+        return item_.head * heads_of_group(p_) + (first() + row) / int(p_.queries);
     }
     FUSEDNN_DEVICE i64 place_of(int row) const {
         return (i64(item_.batch) * p_.heads + head_of(row)) * p_.queries + query_of(row);
     }
 
     FUSEDNN_DEVICE void load_queries() {
-        __syncthreads();
+#pragma unroll 2
         for (int i = int(threadIdx.x); i < kRows * kMostFeatures; i += kThreads) {
             const int row = i / kMostFeatures, d = i % kMostFeatures;
             Sum x = Sum(0);
-            if (row < rows_ && d < p_.dim) {
+            if (row < rows() && d < p_.dim) {
                 x = call_.format.widen(
                     rows_of(p_.query, item_.batch, head_of(row), 0)[query_of(row)][d]);
             }
@@ -155,12 +155,13 @@ class BlockFew {
 
     FUSEDNN_DEVICE void multiply(int key0) {
         const int lane = int(threadIdx.x) % 32, part = lane % 8;
-        const bool wide = keys_.wide();
+        const Rows<const K> keys = stored_rows<T, K>(p_.key, p_.half_key, item_);
+        const bool wide = keys.wide();
         const int dim = int(p_.dim);
 #pragma unroll 1
         for (int j = int(threadIdx.x) / 8; j < kTile; j += kThreads / 8) {
             const int key = smaller_of(key0 + j, s_.keys - 1);
-            const K* const from = keys_[key];
+            const K* const from = keys[key];
             Sum sum[kRows];
 #pragma unroll
             for (int r = 0; r < kRows; ++r) sum[r] = Sum(0);
@@ -187,16 +188,17 @@ class BlockFew {
     // Row number `r` of this warp's: scores become weights. What is kept of its rows goes round.
     FUSEDNN_DEVICE void weigh(int r, int key0, int lane) {
         const int row = int(threadIdx.x) / 32 + r * kWarps;
-        const int place = smaller_of(row, rows_ - 1);  // rows that do not exist see nothing
+        const int place = smaller_of(row, rows() - 1);  // rows that do not exist see nothing
         const int head = head_of(place), query = query_of(place);
         const HeadScores<FewMath<T>, T> scores(p_, call_.format, s_, head);
         Sum x[kTile / 32];
-        Sum most = maximum_[0];
+        const Sum before = tiles_.maximum[row];
+        Sum most = before;
 #pragma unroll 1
         for (int i = 0; i < kTile / 32; ++i) {
             const int key = key0 + lane + 32 * i;
             Sum slope, score = -Sum(INFINITY);
-            if (row < rows_) {
+            if (row < rows()) {
                 score = scores.score(tiles_.scores[row][lane + 32 * i], query, key, false, &slope);
             }
             turn(x, score);
@@ -204,8 +206,7 @@ class BlockFew {
         }
         most = warp_reduce<32>(most, Larger());
         const Sum top = finite_maximum(most);
-        const Sum decay = scores.exponential(maximum_[0], top);
-        turn(maximum_, most);
+        const Sum decay = scores.exponential(before, top);
         Sum sum = Sum(0);
 #pragma unroll 1
         for (int i = 0; i < kTile / 32; ++i) {
@@ -219,8 +220,12 @@ class BlockFew {
             }
             tiles_.scores[row][lane + 32 * i] = weight;
         }
-        turn(sum_, sum_[0] * decay + sum);  // by lane
-        if (lane == 0) tiles_.decay[row] = decay;
+        tiles_.sum[row][lane] = tiles_.sum[row][lane] * decay + sum;
+        __syncwarp();  // all have read the last maximum
+        if (lane == 0) {
+            tiles_.maximum[row] = most;
+            tiles_.decay[row] = decay;
+        }
     }
 
     // Packs of columns, and the threads that share one.
@@ -231,7 +236,8 @@ class BlockFew {
         if (packs() == 0) return;
         const int column = int(threadIdx.x) % packs() * kRun, share = int(threadIdx.x) / packs();
         if (share >= sharers()) return;
-        const bool wide = values_.wide();
+        const Rows<const K> values = stored_rows<T, K>(p_.value, p_.half_value, item_);
+        const bool wide = values.wide();
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             const Sum decay = tiles_.decay[r];
@@ -241,7 +247,7 @@ class BlockFew {
         const int count = smaller_of(kTile, end - key0);
 #pragma unroll 2
         for (int j = share; j < count; j += sharers()) {
-            const Run x = load(values_[key0 + j] + column, wide, int(p_.value_dim) - column);
+            const Run x = load(values[key0 + j] + column, wide, int(p_.value_dim) - column);
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
                 const Sum weight = tiles_.scores[r][j];
@@ -262,11 +268,10 @@ class BlockFew {
 #pragma unroll 1
         for (int r = 0; r < kRows / kWarps; ++r) {
             const int row = int(threadIdx.x) / 32 + r * kWarps;
-            const Sum most = maximum_[0], sum = warp_reduce<32>(sum_[0], Add());
-            turn(maximum_, most);
-            turn(sum_, sum_[0]);
+            const Sum most = tiles_.maximum[row];
+            const Sum sum = warp_reduce<32>(tiles_.sum[row][lane], Add());
             const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
-            if (lane != 0 || row >= rows_) continue;
+            if (lane != 0 || row >= rows()) continue;
             tiles_.inverse[row] = inverse;
             if (call_.parts == 1) {
                 store_stats(call_, place_of(row), most, inverse);
@@ -277,7 +282,7 @@ class BlockFew {
         __syncthreads();
         const int width = int(p_.value_dim);
 #pragma unroll 1
-        for (int i = int(threadIdx.x); i < rows_ * width; i += kThreads) {
+        for (int i = int(threadIdx.x); i < rows() * width; i += kThreads) {
             const int row = i / width, column = i % width;
             Sum sum = Sum(0);
 #pragma unroll 1
@@ -297,10 +302,7 @@ class BlockFew {
     const AttentionParams<T>& p_;
     FewTiles<T, K>& tiles_;
     const Item& item_;
-    const Sequence s_;
-    const int group_, first_, rows_;
-    const Rows<const K> keys_, values_;
-    Sum maximum_[kRows / kWarps], sum_[kRows / kWarps];  // of this warp's rows
+    const Sequence& s_;
     Sum out_[kRows][kRun];
 };
 
@@ -310,8 +312,9 @@ __global__ void __launch_bounds__(kThreads, 3)
     using Tiles = FewTiles<T, K>;
     FUSEDNN_DYNAMIC_SHARED(Tiles, tiles);
 #pragma unroll 1
-    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        BlockFew<T, K>(call, tiles, items[number]).run();
+    for (i64 number = blockIdx.x; number < count; number = tiles.work.number + gridDim.x) {
+        tiles.work.find(call.p, items, nullptr, 0, number);
+        BlockFew<T, K>(call, tiles).run();
     }
 }
 

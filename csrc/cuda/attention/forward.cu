@@ -22,9 +22,7 @@ struct ForwardTiles {
     alignas(16) typename Math::Value key[Math::kColumns][Math::kStride];
     alignas(16) typename Math::Value value[Math::kColumns][Math::kStride];
     typename Math::Exchange exchange;
-    // Of the block. Read anew at each step: else the compiler keeps what masks need of each row in
-    // registers, some 40, also for calls without masks.
-    int row0;
+    Work work;
 };
 
 template <class T>
@@ -45,16 +43,19 @@ class BlockForward {
     using Tiles = ForwardTiles<Math>;
     static constexpr int kLaneRows = Math::kRowsOfLane, kLaneColumns = Math::kColumnsOfLane;
 
-    FUSEDNN_DEVICE BlockForward(const ForwardCall<T>& call, Tiles& tiles, const Sequence& s,
-                                const Item& item, int row0)
-        : call_(call), p_(call.p), tiles_(tiles), s_(s), item_(item), row0_(row0) {
-        const int kv_head = item.head / heads_of_group(p_);
-        queries_ = rows_of(p_.query, s.batch, item.head, s.query0);
-        keys_ = rows_of(p_.key, s.batch, kv_head, s.key0);
-        values_ = rows_of(p_.value, s.batch, kv_head, s.key0);
-        row1_ = smaller_of(row0 + Math::kRows, s.queries);
-        busy_ = row0 + Math::first_row() < row1_;
-        if (threadIdx.x == 0) tiles.row0 = row0;
+    FUSEDNN_DEVICE BlockForward(const ForwardCall<T>& call, Tiles& tiles)
+        : call_(call),
+          p_(call.p),
+          tiles_(tiles),
+          s_(tiles.work.sequence),
+          item_(tiles.work.item),
+          row0_(tiles.work.row0) {
+        const int kv_head = item_.head / heads_of_group(p_);
+        queries_ = rows_of(p_.query, s_.batch, item_.head, s_.query0);
+        keys_ = rows_of(p_.key, s_.batch, kv_head, s_.key0);
+        values_ = rows_of(p_.value, s_.batch, kv_head, s_.key0);
+        row1_ = smaller_of(row0_ + Math::kRows, s_.queries);
+        busy_ = row0_ + Math::first_row() < row1_;
     }
 
     FUSEDNN_DEVICE void run() {
@@ -145,7 +146,7 @@ class BlockForward {
 
     FUSEDNN_DEVICE void weights(const HeadScores<Math, T>& scores, typename Math::Scores& x,
                                 int key0, bool inner) {
-        const Place<Math, false> place{tiles_.row0, key0};
+        const Place<Math, false> place{tiles_.work.row0, key0};
         scores.adjust(x, place, inner);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
@@ -214,13 +215,9 @@ __global__ void __launch_bounds__(Math::kThreads, Math::kBlocks)
     forward_kernel(const __grid_constant__ ForwardCall<T> call, const Items items, i64 count) {
     FUSEDNN_DYNAMIC_SHARED(ForwardTiles<Math>, tiles);
 #pragma unroll 1
-    for (i64 number = blockIdx.x; number < count; number += gridDim.x) {
-        const Item item = items[number];
-        int row0;
-        const int part = sequence_of_tile(call.p.query_starts, int(call.p.sequences), Math::kRows,
-                                          item.tile, &row0);
-        const Sequence s = get_sequence(call.p, item.batch, part);
-        if (row0 < s.queries) BlockForward<Math, T>(call, tiles, s, item, row0).run();
+    for (i64 number = blockIdx.x; number < count; number = tiles.work.number + gridDim.x) {
+        tiles.work.find(call.p, items, call.p.query_starts, Math::kRows, number);
+        if (tiles.work.row0 < tiles.work.sequence.queries) BlockForward<Math, T>(call, tiles).run();
     }
 }
 

@@ -100,19 +100,30 @@ struct Walk {
     FUSEDNN_DEVICE Walk(int first, int count)
         : row0(first), rows(count), busy(first + Math::first_row() < count) {}
 
-    // x = the products of the tile's rows with columns [column0, ...). The rows' first part is
-    // there already if `resident`.
+    // x = the products of the tile's rows with columns [column0, ...), which are in the tiles
+    // already if `there`.
     FUSEDNN_DEVICE void multiply(const typename Math::Format& format, typename Math::Scores& x,
                                  const Side<Math>& side, int column0, int columns,
-                                 bool resident) const {
+                                 bool there) const {
         clear(x);
 #pragma unroll 1
         for (int part = 0; part < side.parts(); ++part) {
-            if (part > 0) __syncthreads();
-            side.copy_tiles(!resident || side.parts() > 1, row0, rows, column0, columns, part);
-            wait_for_copies();
+            if (!there) {
+                if (part > 0) __syncthreads();
+                side.copy_tiles(true, row0, rows, column0, columns, part);
+                wait_for_copies();
+            }
             if (busy) Math::multiply(format, x, side.row_tile, side.column_tile, side.width(part));
         }
+    }
+    // Starts to load the columns from column0 on, as soon as nobody reads the last ones: what has
+    // one part is on its way long before it is needed. The rows come once.
+    FUSEDNN_DEVICE void start(const Side<Math>& side, bool with_rows, int column0, int columns,
+                              int end) const {
+        if (column0 < end && side.parts() == 1) {
+            side.copy_tiles(with_rows, row0, rows, column0, columns, 0);
+        }
+        copy_async_commit();
     }
 };
 

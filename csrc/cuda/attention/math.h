@@ -353,6 +353,13 @@ FUSEDNN_DEVICE void turn_rows(T (&rows)[kRows][kCount]) {
         rows[kRows - 1][m] = first;
     }
 }
+template <class T, int kRows, int kCount>
+FUSEDNN_DEVICE void copy(T (&to)[kRows][kCount], const T (&from)[kRows][kCount]) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+        for (int n = 0; n < kCount; ++n) to[i][n] = from[i][n];
+}
 template <class Array>
 FUSEDNN_DEVICE void clear(Array& sums) {
 #pragma unroll
@@ -422,7 +429,7 @@ struct alignas(sizeof(T) * kRun) StoreRun {
 }  // namespace detail
 
 // The columns [column0, columns) of this lane's rows that exist, as far as the tile reaches, each
-// value times its row's factor.
+// value times its row's factor. `out` is used up.
 template <class Math, class T>
 FUSEDNN_DEVICE void store_rows(const Format<T>& format, typename Math::Out& out, const Rows<T>& to,
                                int row0, int rows, int column0, int columns,
@@ -432,12 +439,13 @@ FUSEDNN_DEVICE void store_rows(const Format<T>& format, typename Math::Out& out,
     const bool wide = to.wide() && column0 % kRun == 0;
 #pragma unroll 1
     for (int i = 0; i < Math::kRowsOfLane; ++i) {
-        const int row = row0 + Math::row(i);
-        T* const line = to[row] + column0;
+        const int row = row0 + Math::row(i), first = column0 + Math::out_column(0);
+        const int all = row < rows ? columns - first : 0;
+        T* const line = to[row] + first;
 #pragma unroll
         for (int m = 0; m < Math::kOutOfLane; m += kRun) {
-            const int column = Math::out_column(m),
-                      left = row < rows ? columns - column0 - column : 0;
+            // A constant: the rest of the address goes into the instruction.
+            const int column = Math::out_column(m) - Math::out_column(0), left = all - column;
             Run run;
 #pragma unroll
             for (int k = 0; k < kRun; ++k) run.of[k] = format.narrow(out[0][m + k] * factor[0]);
@@ -451,7 +459,10 @@ FUSEDNN_DEVICE void store_rows(const Format<T>& format, typename Math::Out& out,
             }
         }
         turn(factor, factor[0]);
-        turn_rows(out);
+#pragma unroll
+        for (int next = 1; next < Math::kRowsOfLane; ++next)
+#pragma unroll
+            for (int m = 0; m < Math::kOutOfLane; ++m) out[next - 1][m] = out[next][m];
     }
 }
 

@@ -141,6 +141,29 @@ struct Items {
     }
 };
 
+// What a block works on, in shared memory. Read there wherever it is needed: as values of each
+// thread it would hold some 20 registers all the time.
+struct Work {
+    Sequence sequence;
+    Item item;
+    int row0;  // the tile's first in its sequence
+    i64 number;
+
+    // Becomes number `next` of `items`, whose tiles have `size` rows; for all threads of a block.
+    template <class T>
+    FUSEDNN_DEVICE void find(const AttentionParams<T>& p, const Items& items, const i64* starts,
+                             int size, i64 next) {
+        __syncthreads();  // others still read the last one
+        if (threadIdx.x == 0) {
+            number = next;
+            item = items[next];
+            const int part = sequence_of_tile(starts, int(p.sequences), size, item.tile, &row0);
+            sequence = get_sequence(p, item.batch, part);
+        }
+        __syncthreads();
+    }
+};
+
 // Whether some query does not see all keys: then NaN and infinities need care, see careful_add.
 template <class T>
 bool is_masked(const AttentionParams<T>& p) {
