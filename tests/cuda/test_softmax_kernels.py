@@ -94,6 +94,26 @@ def test_cross_entropy(xp, dtype, case, op, order):
     check(xp, backward, x, target, weight, scale, units=64)
 
 
+@pytest.mark.parametrize("shape", [(3, 10), (2, 40), (2, 5, 3)], ids=str)
+@pytest.mark.parametrize("shift", [-3000.0, 3000.0])
+def test_logits_far_from_zero(xp, dtype, shape, shift):
+    """Their exponentials are 0 or infinite; differences are what counts."""
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal(shape) * 3 + shift).astype(dtype)
+    target = rng.integers(0, shape[1], shape[:1] + shape[2:])
+    scale = rng.standard_normal(target.shape).astype(dtype)
+    check(
+        xp,
+        lambda a, t: _core.cross_entropy_forward("cross_entropy", a, t, None, -100, 0.1),
+        x, target, units=64, scale=40.0,
+    )  # fmt: skip
+    check(
+        xp,
+        lambda a, t, s: _core.cross_entropy_backward("cross_entropy", a, t, None, -100, 0.1, s),
+        x, target, scale, units=64,
+    )  # fmt: skip
+
+
 def test_ignored_rows_are_not_looked_at(xp, dtype):
     x = np.ones((3, 40), dtype)
     x[1] = np.nan

@@ -47,4 +47,29 @@ TARGETS = (
             "factors do not turn": ("turn(factors, result);", ""),
         },
     ),
+    Target(
+        "csrc/cuda/activation/prelu.cu",
+        ("test_activation_kernels.py", "-k", "prelu"),
+        {
+            "slope at 0": (
+                "in.of[i] > Value(0) ? v.of[i]",
+                "in.of[i] >= Value(0) ? v.of[i]",
+            ),
+            "the first channel's slope": ("slope[channel];", "slope[0];"),
+            "NaN is left out": (
+                "in > Value(0) ? Value(0) : product;",
+                "in <= Value(0) ? product : Value(0);",
+            ),
+            "all of x counts": ("v[0] = in > Value(0) ? Value(0) : product;", "v[0] = product;"),
+            "gradient of the input": (
+                "reading(x), reading(dy), reading(slope)",
+                "reading(x), reading(x), reading(slope)",
+            ),
+            "alignment of dy": ("detail::whole_packs(dy) && ", ""),
+            "alignment of x": (
+                "bool packs = detail::whole_packs(x) && detail::whole_packs(y);",
+                "bool packs = detail::whole_packs(y);",
+            ),
+        },
+    ),
 )

@@ -62,4 +62,26 @@ TARGETS = (
             "delete __syncthreads 2": "a block has a second tile beyond 2^31 - 1 of them only",
         },
     ),
+    Target(
+        "csrc/cuda/ids.cu",
+        ("test_embedding_kernels.py", "test_softmax_kernels.py", "-k", "checked"),
+        {
+            "an id too many": ("id < rows", "id <= rows"),
+            "negative ids": ("id >= 0 && ", ""),
+            "one id is always allowed": ("(has_allowed && id == allowed)", "id == allowed"),
+            "nothing is allowed": (" || (has_allowed && id == allowed)", ""),
+            "the last, not the first": ("atomicMin(first", "atomicMax(first"),
+            "minimum without atomics": (
+                "atomicMin(first, (unsigned long long)(i))",
+                "*first = (unsigned long long)(i)",
+            ),
+            "blocks look at the same": (
+                "i = i64(blockIdx.x) * blockDim.x + threadIdx.x;",
+                "i = threadIdx.x;",
+            ),
+            "first not cleared": ("0xff, 8,", "0xff, 4,"),
+            "an id past the end": ("i < count; i += step", "i <= count; i += step"),
+            "the first id's value": ("fetch(value, ids + found, 8)", "fetch(value, ids, 8)"),
+        },
+    ),
 )

@@ -22,4 +22,42 @@ TARGETS = (
         },
         compiled="csrc/cuda/softmax.cu",
     ),
+    Target(
+        "csrc/cuda/loss.cu",
+        ("test_softmax_kernels.py", "-k", "cross_entropy or ignored or far"),
+        {
+            "maximum of a row from 0": (
+                "most(-T(INFINITY)), sum(0) {\n        team",
+                "most(0), sum(0) {\n        team",
+            ),
+            "maximum of a column from 0": (
+                "most(-T(INFINITY)), sum(0) {\n        for_each",
+                "most(0), sum(0) {\n        for_each",
+            ),
+            "every lane stores": ("if (team.live && team.lane == 0) {", "if (team.live) {"),
+            "ignored targets are followed": (
+                "if (!w.ignored(team.row)) loss = log_sum",
+                "loss = log_sum",
+            ),
+            "target of the first row": ("w.target[team.row]] -", "w.target[first]] -"),
+            "smoothing by the number of classes": ("sum ? *sum : T(classes)", "T(classes)"),
+            "only some weights are summed": (
+                "k < classes; k += kThreads) total",
+                "k < classes && k < kThreads; k += kThreads) total",
+            ),
+            "all threads store the sum": ("if (threadIdx.x == 0) *sum", "*sum"),
+            "NaN of what is ignored": ("return ignored ? T(0) : grad;", "return grad;"),
+            "smoothing not taken off": ("w.of(target) * w.hard;", "w.of(target);"),
+            "class beside class": (
+                "(column[k * inner] - sums.most)",
+                "(column[k] - sums.most)",
+            ),
+            "target's column": ("column[w.target[at] * inner]", "column[w.target[at]]"),
+            "a column too many": ("at < columns; at += step", "at <= columns; at += step"),
+            "a gradient too many": ("at < size; at += step", "at <= size; at += step"),
+            "classes of the first": ("(o * w.classes + w.target[at])", "w.target[at]"),
+            "unweighted": ("-scale[position] * w.of(k)", "-scale[position]"),
+            "position of the first": ("position = o * inner +", "position ="),
+        },
+    ),
 )

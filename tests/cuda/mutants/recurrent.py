@@ -174,4 +174,15 @@ TARGETS = (
         },
         compiled="csrc/cuda/recurrent/backward.cu",
     ),
+    Target(
+        "csrc/cuda/recurrent/mask.cu",
+        (RECURRENT, "-k", "mask"),
+        {
+            "an element too many": ("if (at >= size) return;", "if (at > size) return;"),
+            "a mask for each step": ("o = quotient(row, repeat);", "o = row;"),
+            "one mask for all": ("mask[o * inner + (at", "mask[(at"),
+            "NaN is not masked": ("factor != Sum(0) ? x[at] * factor : Sum(0)", "x[at] * factor"),
+            "kept values are not scaled": ("x[at] * factor : Sum(0)", "x[at] : Sum(0)"),
+        },
+    ),
 )
