@@ -179,6 +179,11 @@ def test_nan_stays_in_its_row(xp, dtype):
     x[1, 7] = np.nan
     check(xp, lambda a: F.layer_norm(a, (40,)), x, units=128)
 
+    def relu_of_batch_norm(a, mean, var):
+        return _core.batch_norm_forward(a, mean, var, None, None, False, 0.1, 1e-5, True)[0]
+
+    check(xp, relu_of_batch_norm, x, np.zeros(40, dtype), np.ones(40, dtype), units=128)
+
 
 def test_devices_do_not_mix(xp):
     x = xp.zeros((2, 3), "float32")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .target import Target
 
 CONV = "test_conv_kernels.py"
+HALF = "test_half_products.py"
 
 TARGETS = (
     Target(
@@ -68,6 +69,10 @@ TARGETS = (
                 "(axis.kernel - first - 1) / axis.tap_step + 1",
                 "(axis.kernel - first) / axis.tap_step + 1",
             ),
+            "a tap too few": (
+                "(axis.kernel - first - 1) / axis.tap_step + 1",
+                "(axis.kernel - first - 1) / axis.tap_step",
+            ),
             "an input too many": (
                 "(axis.in - x - 1) / axis.stride + 1;",
                 "(axis.in - x) / axis.stride + 1;",
@@ -83,11 +88,25 @@ TARGETS = (
                 "p.in_size[a] / p.stride[a];",
             ),
         },
+        equivalent={
+            "negative inverse": "it is one more tap, before the kernel, where weights count as 0",
+            "a tap too many": "it lies behind the kernel, where weights count as 0",
+        },
     ),
     Target(
         "csrc/cuda/conv/weight_grad.cu",
-        (CONV, "-k", "backward or long_weight or bias_gradient or empty"),
+        (
+            CONV,
+            HALF,
+            "-k",
+            "test_backward or long_weight or bias_gradient or empty or half and (conv or bias)",
+        ),
         {
+            "sums of 16 bits in place": (
+                "count == 1 && std::is_same_v<T, Sum>;",
+                "count == 1;",
+            ),
+            "narrowed to nothing": ("db[c] = format.narrow(sum);", "db[c] = {};"),
             "the first group's gradient": (
                 "gather<true>(storage(dy), outs * pixels,",
                 "gather<true>(storage(dy), 0,",
@@ -114,17 +133,6 @@ TARGETS = (
         },
         equivalent={
             "delete __syncthreads 3": "a block has a second part beyond 2^31 - 1 of them only",
-        },
-    ),
-    Target(
-        "csrc/cuda/conv/weight_grad.cu",
-        ("test_half_products.py", "-k", "conv"),
-        {
-            "sums of 16 bits in place": (
-                "count == 1 && std::is_same_v<T, Sum>;",
-                "count == 1;",
-            ),
-            "the other format": ("db[c] = format.narrow(sum);", "db[c] = {};"),
         },
     ),
 )

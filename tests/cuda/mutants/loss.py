@@ -24,7 +24,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/loss.cu",
-        ("test_softmax_kernels.py", "-k", "cross_entropy or ignored or far"),
+        ("test_softmax_kernels.py", "-k", "cross_entropy or ignored or far or anywhere"),
         {
             "maximum of a row from 0": (
                 "most(-T(INFINITY)), sum(0) {\n        team",
@@ -58,6 +58,34 @@ TARGETS = (
             "classes of the first": ("(o * w.classes + w.target[at])", "w.target[at]"),
             "unweighted": ("-scale[position] * w.of(k)", "-scale[position]"),
             "position of the first": ("position = o * inner +", "position ="),
+            "alignment of x": ("rows_of_packs<T>(p.classes, x),", "true,"),
+            "alignment of x, backward": ("rows_of_packs<T>(p.classes, x, dx),", "true,"),
+        },
+    ),
+    Target(
+        "csrc/cuda/softmax.cu",
+        ("test_softmax_kernels.py", "-k", "test_softmax or anywhere or far"),
+        {
+            "log in one": ("(x - most) - last", "x - (most + last)"),
+            "maximum from 0": (
+                "most = -Sum(INFINITY), sum = Sum(0); team",
+                "most = Sum(0), sum = Sum(0); team",
+            ),
+            "maximum of a column from 0": (
+                "most = -Sum(INFINITY), sum = Sum(0); for_each",
+                "most = Sum(0), sum = Sum(0); for_each",
+            ),
+            "rows of the first": ("y + team.row * classes;", "y + first * classes;"),
+            "sum of dy alone": ("log ? dy : dy * y", "dy"),
+            "probabilities not weighted": ("log ? dy - exp(y) * sum", "log ? dy - exp(y)"),
+            "columns of the first": ("base = o * classes * inner + (at", "base = (at"),
+            "a column too many": ("at < columns; at += step", "at <= columns; at += step"),
+            "alignment of y": (
+                "rows_of_packs<T>(classes, dy, y, dx)",
+                "rows_of_packs<T>(classes, dy, dx)",
+            ),
+            "alignment of x": ("rows_of_packs<T>(classes, x, y)", "rows_of_packs<T>(classes, y)"),
+            "no classes": ("if (classes == 0) return;", ""),
         },
     ),
 )

@@ -90,4 +90,72 @@ TARGETS = (
             ),
         },
     ),
+    Target(
+        "csrc/cuda/norm/layer.cu",
+        ("test_norm_kernels.py", "-k", "layer_norm or anywhere or nan or far"),
+        {
+            "statistics of x alone": ("row = sum + begin;", ""),
+            "residual of the first row": ("residual + begin + k", "residual + k"),
+            "teams without a row store": (
+                "if (team.live && team.lane == 0) store",
+                "if (team.lane == 0) store",
+            ),
+            "one weight": ("w = load_wide<kWide>(weight + k);", "w = load_wide<kWide>(weight);"),
+            "no bias": ("if (bias) {", "if (false) {"),
+            "alignment of the residual": ("(p.size, x, residual,", "(p.size, x,"),
+            "alignment of the bias": ("weight, bias, sum, y);", "weight, sum, y);"),
+            "alignment of dy": ("(p.size, dy, x, weight, dx)", "(p.size, x, weight, dx)"),
+            "root mean square with a mean": (
+                "p.rms ? Sum(0) : Sum(team",
+                "false ? Sum(0) : Sum(team",
+            ),
+            "gradient without weight": ("g.of[i] *= w.of[i];", "g.of[i] *= Sum(1);"),
+            "statistics of the first row": (
+                "of(stats, rows, row)(x[at])",
+                "of(stats, rows, 0)(x[at])",
+            ),
+            "dw and db swapped": (
+                "if (db) db[k] = Accumulate<T>(sum[0]);",
+                "if (db) db[k] = Accumulate<T>(sum[1]);",
+            ),
+        },
+    ),
+    Target(
+        "csrc/cuda/norm/batch.cu",
+        ("test_norm_kernels.py", "-k", "batch or anywhere or far"),
+        {
+            "NaN is cut": (
+                "relu && value <= Sum(0) ? Sum(0) : value",
+                "relu && !(value > Sum(0)) ? Sum(0) : value",
+            ),
+            "gradient at 0": (
+                "y[at] <= Sum(0) ? Sum(0) : Sum(dy[at])",
+                "y[at] < Sum(0) ? Sum(0) : Sum(dy[at])",
+            ),
+            "gradient of x at 0": ("out.of[i] <= Sum(0)", "out.of[i] < Sum(0)"),
+            "low left out": ("(v.of[i] - center.mean - center.low)", "(v.of[i] - center.mean)"),
+            "low left out of the variance": ("sum[1] / places - rest * rest", "sum[1] / places"),
+            "constants in training": (
+                "places > 0 ? Sum(sum[0] / places)",
+                "places < 0 ? Sum(sum[0] / places)",
+            ),
+            "slopes of the means": ("slope = means[channels + c]", "slope = means[c]"),
+            "running variance is biased": ("double(variance) * unbiased", "double(variance)"),
+            "momentum the other way": (
+                "(1 - momentum) * double(running_mean[c])",
+                "momentum * double(running_mean[c])",
+            ),
+            "an empty batch counts": ("p.outer * p.inner == 0) {", "false) {"),
+            "a channel too many": ("c < p.channels; c += step", "c <= p.channels; c += step"),
+            "alignment of dy": ("packs = detail::whole_packs(dy) &&", "packs ="),
+            "alignment of x": (
+                "packs = detail::whole_packs(x) && detail::whole_packs(y);",
+                "packs = detail::whole_packs(y);",
+            ),
+        },
+        equivalent={
+            "low left out": "what rounding the mean leaves over is within the tolerance",
+            "low left out of the variance": "it is the square of a rounding",
+        },
+    ),
 )
