@@ -140,11 +140,11 @@ def test_arrays_that_begin_anywhere(xp, dtype, op):
     """One argument after the other begins between two vectors."""
     x, dy, w, b = arrays((2, 3, 64), 64 if op == "layer_norm" else 3, dtype)
 
-    def forward(a, weight, bias):
+    def forward(a, weight, bias, residual=None):
         if op == "group_norm":
             return _core.group_norm_forward(op, a, 1, weight, bias, 1e-3)
         if op == "layer_norm":
-            return _core.layer_norm_forward(False, a, (64,), weight, bias, None, 1e-3)[:2]
+            return _core.layer_norm_forward(False, a, (64,), weight, bias, residual, 1e-3)[:2]
         return _core.batch_norm_forward(a, None, None, weight, bias, True, 0.1, 1e-3, False)
 
     def backward(g, a, weight, s):
@@ -155,7 +155,8 @@ def test_arrays_that_begin_anywhere(xp, dtype, op):
         return _core.batch_norm_backward(g, a, None, weight, s, True, True, True)
 
     stats = forward(x, w, b)[1]
-    for function, args in ((forward, (x, w, b)), (backward, (dy, x, w, stats))):
+    inputs = (x, w, b, dy) if op == "layer_norm" else (x, w, b)
+    for function, args in ((forward, inputs), (backward, (dy, x, w, stats))):
         exact = function(*(one.astype("float64") for one in args))
         for moved in range(len(args)):
             held = [xp.asarray(one) for one in args]

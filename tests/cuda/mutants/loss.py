@@ -85,7 +85,6 @@ TARGETS = (
                 "rows_of_packs<T>(classes, dy, dx)",
             ),
             "alignment of x": ("rows_of_packs<T>(classes, x, y)", "rows_of_packs<T>(classes, y)"),
-            "no classes": ("if (classes == 0) return;", ""),
         },
     ),
 )

@@ -122,7 +122,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/norm/batch.cu",
-        ("test_norm_kernels.py", "-k", "batch or anywhere or far"),
+        ("test_norm_kernels.py", "-k", "batch or anywhere or far or nan"),
         {
             "NaN is cut": (
                 "relu && value <= Sum(0) ? Sum(0) : value",
