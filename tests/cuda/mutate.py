@@ -3,7 +3,7 @@
 
 usage: tests/cuda/mutate.py [--all] [--sample N] [--only REGEX] [--jobs N] [--list] [--json FILE]
 
-The bugs are those of mutants.py; --all also exchanges every operator in every kernel, which takes
+The bugs are those of mutants/; --all also exchanges every operator in every kernel, which takes
 long; --sample takes N of them, the same ones each time, from all files. Fails where less than 90 %
 are caught. A mutant is compiled into the strict extension that tests/cuda/run builds; its file's
 tests run once without it before, since a test that fails anyway catches nothing.
@@ -248,7 +248,7 @@ def report(outcomes: list[Outcome]) -> bool:
     for outcome in broken:
         print(f"DOES NOT COMPILE: {outcome.source}:{outcome.line} {outcome.bug}: {outcome.text}")
     for path in untargeted():
-        print(f"NOTE: {path} has no entry in mutants.py")
+        print(f"NOTE: {path} has no Target in mutants/")
     return not broken and caught >= ENOUGH * len(outcomes)
 
 

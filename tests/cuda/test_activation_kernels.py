@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compare
 import numpy as np
 import pytest
 
@@ -64,6 +65,26 @@ def test_arrays_that_begin_between_two_vectors(xp, dtype, size):
     np.testing.assert_array_equal(xp.asnumpy(got), F.relu(x[1:]))
     dx = _core.relu_backward(xp.asarray(x)[1:], xp.asarray(x)[:-1])
     np.testing.assert_array_equal(xp.asnumpy(dx), _core.relu_backward(x[1:], x[:-1]))
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 4), (1, 1, 1), (2, 3, 5), (1, 2, 1028), (70, 5, 1)], ids=str
+)
+def test_prelu(xp, dtype, shape, order):
+    x = inputs(int(np.prod(shape)), dtype).reshape(shape)
+    x[..., :1, 0] = 0
+    slope = np.linspace(-0.5, 1.5, shape[1], dtype=dtype)
+    dy = np.random.default_rng(2).standard_normal(shape).astype(dtype)
+    with np.errstate(all="ignore"):
+        y, grads = F.prelu(x, slope), _core.prelu_backward(dy, x, slope)
+    size = np.abs(np.where(np.isfinite(x), dy * x, 0)).sum((0, 2))
+    for place in (xp.asarray, lambda array: compare.between_vectors(xp, array)):
+        held, held_dy = place(x), place(dy)
+        close(xp.asnumpy(F.prelu(held, xp.asarray(slope))), y)
+        for at in ((held_dy, xp.asarray(x)), (xp.asarray(dy), held)):
+            dx, dslope = _core.prelu_backward(*at, xp.asarray(slope))
+            close(xp.asnumpy(dx), grads[0])
+            compare.close(xp.asnumpy(dslope), grads[1], scale=size)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from compare import check, close
+from compare import between_vectors, check, close
 
 import fusednn.functional as F
 from fusednn import _core
@@ -20,7 +20,16 @@ BATCHES = (
     (5, 3, 100),
 )
 ROWS = ((3, 8), (2, 33), (5, 64), (1, 1), (2, 1028), (2, 2053), (0, 4), (2, 3, 16))
-GROUPS = (((2, 6, 5), 3), ((1, 4, 4, 4), 2), ((3, 3, 7), 3), ((2, 8), 2), ((1, 2, 1030), 1))
+# The last two: several channels, and parts of them, in a vector.
+GROUPS = (
+    ((2, 6, 5), 3),
+    ((1, 4, 4, 4), 2),
+    ((3, 3, 7), 3),
+    ((2, 8), 2),
+    ((1, 2, 1030), 1),
+    ((2, 88), 2),
+    ((1, 36, 3), 1),
+)
 
 
 def arrays(shape, channels, dtype, seed=0):
@@ -126,6 +135,36 @@ def test_group_norm(xp, dtype, case, order):
     check(xp, backward, dy, x, w, stats, units=128, scale=8.0)
 
 
+@pytest.mark.parametrize("op", ["group_norm", "layer_norm", "batch_norm"])
+def test_arrays_that_begin_anywhere(xp, dtype, op):
+    """One argument after the other begins between two vectors."""
+    x, dy, w, b = arrays((2, 3, 64), 64 if op == "layer_norm" else 3, dtype)
+
+    def forward(a, weight, bias, residual=None):
+        if op == "group_norm":
+            return _core.group_norm_forward(op, a, 1, weight, bias, 1e-3)
+        if op == "layer_norm":
+            return _core.layer_norm_forward(False, a, (64,), weight, bias, residual, 1e-3)[:2]
+        return _core.batch_norm_forward(a, None, None, weight, bias, True, 0.1, 1e-3, False)
+
+    def backward(g, a, weight, s):
+        if op == "group_norm":
+            return _core.group_norm_backward(op, g, a, 1, weight, s, True, True)
+        if op == "layer_norm":
+            return _core.layer_norm_backward(False, g, a, (64,), weight, s, True, True)
+        return _core.batch_norm_backward(g, a, None, weight, s, True, True, True)
+
+    stats = forward(x, w, b)[1]
+    inputs = (x, w, b, dy) if op == "layer_norm" else (x, w, b)
+    for function, args in ((forward, inputs), (backward, (dy, x, w, stats))):
+        exact = function(*(one.astype("float64") for one in args))
+        for moved in range(len(args)):
+            held = [xp.asarray(one) for one in args]
+            held[moved] = between_vectors(xp, args[moved])
+            for got, value in zip(function(*held), exact, strict=True):
+                close(xp.asnumpy(got), value, units=128, scale=16.0)
+
+
 def test_instance_norm_updates_running_statistics(xp, dtype):
     x, _, w, b = arrays((2, 3, 7), 3, dtype)
 
@@ -140,6 +179,11 @@ def test_nan_stays_in_its_row(xp, dtype):
     x = np.random.default_rng(5).standard_normal((3, 40)).astype(dtype)
     x[1, 7] = np.nan
     check(xp, lambda a: F.layer_norm(a, (40,)), x, units=128)
+
+    def relu_of_batch_norm(a, mean, var):
+        return _core.batch_norm_forward(a, mean, var, None, None, False, 0.1, 1e-5, True)[0]
+
+    check(xp, relu_of_batch_norm, x, np.zeros(40, dtype), np.ones(40, dtype), units=128)
 
 
 def test_devices_do_not_mix(xp):

@@ -182,6 +182,16 @@ def test_values_of_many_rows(xp):
     check(xp, Stack("gru", 2, 4100, 1, 2), "float32", units=512)
 
 
+def test_what_masks_drop_is_not_looked_at(xp):
+    """NaN in a layer ends where the mask is 0."""
+    stack = Stack("tanh", 2, 2, 3, 4, layers=2, masks="each")
+    arrays = stack.arrays("float32")
+    arrays["x"][:, 0] = np.nan
+    arrays["extra"][0][0][:, 0] = 0
+    out, h_n = stack.run(mapped(xp.asarray, arrays))[:2]
+    assert np.isfinite(xp.asnumpy(out)).all() and np.isnan(xp.asnumpy(h_n)[0, 0]).all()
+
+
 @pytest.mark.parametrize("shape", ("plain", "both directions", "checkpoints"))
 def test_projection(xp, shape):
     check(xp, Stack("lstm", proj=3, **SHAPES[shape]), "float64")

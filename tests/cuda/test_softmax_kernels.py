@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from compare import check
+from compare import between_vectors, check, close
 
 import fusednn.functional as F
 from fusednn import _core
@@ -46,6 +46,36 @@ def test_softmax_special_values(xp, dtype):
     for log in (False, True):
         forward = F.log_softmax if log else F.softmax
         check(xp, lambda a, f=forward: f(a, 1), x)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("shape", [(3, 10), (2, 40), (2, 5, 3)], ids=str)
+def test_softmax_far_from_zero(xp, dtype, shape, log):
+    x = (np.random.default_rng(6).standard_normal(shape) * 3 - 3000).astype(dtype)
+    forward = _core.log_softmax_forward if log else _core.softmax_forward
+    check(xp, lambda a: forward(a, 1), x, units=64, scale=1.0)
+
+
+def test_arrays_that_begin_anywhere(xp, dtype):
+    """One argument after the other begins between two vectors."""
+    rng = np.random.default_rng(7)
+    x, dy = (rng.standard_normal((2, 64)).astype(dtype) for _ in range(2))
+    y, target, scale = F.softmax(x, 1), np.array([3, 63]), np.ones(2, dtype)
+    options = (None, -100, 0.1)
+    for function, args in (
+        (lambda a: F.softmax(a, 1), (x,)),
+        (lambda g, v: _core.softmax_backward(g, v, 1), (dy, y)),
+        (lambda a, t: _core.cross_entropy_forward("cross_entropy", a, t, *options)[0], (x, target)),
+        (
+            lambda a, t, s: _core.cross_entropy_backward("cross_entropy", a, t, *options, s),
+            (x, target, scale),
+        ),
+    ):
+        expected = function(*args)
+        for moved in range(len(args)):
+            held = [xp.asarray(one) for one in args]
+            held[moved] = between_vectors(xp, args[moved])
+            close(xp.asnumpy(function(*held)), expected, units=64)
 
 
 def test_softmax_of_views(xp):
@@ -92,6 +122,26 @@ def test_cross_entropy(xp, dtype, case, op, order):
 
     check(xp, forward, x, target, weight, units=64, scale=40.0)
     check(xp, backward, x, target, weight, scale, units=64)
+
+
+@pytest.mark.parametrize("shape", [(3, 10), (2, 40), (2, 5, 3)], ids=str)
+@pytest.mark.parametrize("shift", [-3000.0, 3000.0])
+def test_logits_far_from_zero(xp, dtype, shape, shift):
+    """Their exponentials are 0 or infinite; differences are what counts."""
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal(shape) * 3 + shift).astype(dtype)
+    target = rng.integers(0, shape[1], shape[:1] + shape[2:])
+    scale = rng.standard_normal(target.shape).astype(dtype)
+    check(
+        xp,
+        lambda a, t: _core.cross_entropy_forward("cross_entropy", a, t, None, -100, 0.1),
+        x, target, units=64, scale=40.0,
+    )  # fmt: skip
+    check(
+        xp,
+        lambda a, t, s: _core.cross_entropy_backward("cross_entropy", a, t, None, -100, 0.1, s),
+        x, target, scale, units=64,
+    )  # fmt: skip
 
 
 def test_ignored_rows_are_not_looked_at(xp, dtype):
