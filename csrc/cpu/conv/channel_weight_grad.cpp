@@ -45,8 +45,8 @@ struct Cut {
         row_units = ceil_div(c.out_size[1], max_of(kUnitPositions / unit_cols, i64(1)));
         unit_rows = ceil_div(c.out_size[1], row_units);
         units = c.batch * row_units * col_units;
-        pixel_rows = (unit_rows - 1) * c.stride[1] + c.kernel[1];
-        pixel_cols = (unit_cols - 1) * c.stride[2] + c.kernel[2];
+        pixel_rows = (unit_rows - 1) * c.stride[1] + (c.kernel[1] - 1) * c.dilation[1] + 1;
+        pixel_cols = (unit_cols - 1) * c.stride[2] + (c.kernel[2] - 1) * c.dilation[2] + 1;
         for (row_blocks = 0; row_blocks == 0 || (sums(c) > kMostSums && row_blocks < rows);) {
             ++row_blocks;
             blocks = col_blocks * row_blocks;
@@ -177,9 +177,9 @@ void add_units(const ConvParams& c, const Cut<T>& cut, const Block<T>& block, i6
         out.cols = block.width;
         out.accumulate = index != begin;
         for (i64 tap = 0; tap < cut.taps; ++tap) {
-            const T* pixels =
-                buffers.pixels +
-                (tap / c.kernel[2] * cut.pixel_cols + tap % c.kernel[2]) * block.width;
+            const T* pixels = buffers.pixels + (tap / c.kernel[2] * c.dilation[1] * cut.pixel_cols +
+                                                tap % c.kernel[2] * c.dilation[2]) *
+                                                   block.width;
             for (i64 panel = 0; panel < panels.count; ++panel) {
                 const i64 row0 = panels.start(panel);
                 out.c = sums + row0 * out.ldc + tap * block.width;
@@ -212,7 +212,7 @@ void order_sums(const Cut<T>& cut, const Block<T>& block, const T* sums, i64 apa
 template <class T>
 bool prefer_channel_weight_grad(const ConvParams& c) {
     const bool flat = c.kernel[0] == 1 && c.in_size[0] == 1 && c.pad[0] == 0;
-    if (!flat || c.dilation[1] != 1 || c.dilation[2] != 1) return false;
+    if (!flat) return false;
     const i64 elements_out = c.batch * c.out_channels * c.out_size[1] * c.out_size[2];
     if (elements_out == 0 || c.in_channels * c.in_size[1] * c.in_size[2] == 0) return false;
     const Cut<T> cut(c);
