@@ -30,6 +30,7 @@ def _applies(case, algorithm):
         return (
             case.groups == case.input[1] > 1
             or (case.input[1] <= 8 * case.groups and case.spatial < 3)
+            or (case.input[1] <= 64 and case.out_channels <= 16 and case.spatial < 3)
             or (case.out_channels <= 4 * case.groups and unit)
         )
     return True
@@ -96,7 +97,7 @@ def test_values_and_gradients(case, algorithm, isa, dtype):
 def _random_case(draw):
     axes = draw(st.integers(1, 3))
     groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    channels = groups * draw(st.integers(1, 5))
+    channels = groups * draw(st.integers(1, 10))
     outputs = groups * draw(st.integers(1, 17))
     several = st.tuples(*[st.integers(1, 4)] * axes)
     kernel, stride, dilation = draw(several), draw(several), draw(several)
@@ -310,8 +311,10 @@ _ONE = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 1, 1), np.float32)
          ["conv2d", "algorithm", "'fft'", "'winograd'"]),
         (lambda: F.conv2d(*_ONE, algorithm="winograd"), ValueError,
          ["conv2d", "winograd", "3 x 3"]),
-        (lambda: F.conv2d(np.ones((1, 9, 3, 3)), np.ones((9, 9, 1, 1)), algorithm="direct"),
-         ValueError, ["conv2d", "direct", "9 input and 9 output channels in 1 groups"]),
+        (lambda: F.conv2d(np.ones((1, 9, 3, 3)), np.ones((17, 9, 1, 1)), algorithm="direct"),
+         ValueError, ["conv2d", "direct", "9 input and 17 output channels in 1 groups"]),
+        (lambda: F.conv2d(np.ones((1, 65, 3, 3)), np.ones((5, 65, 1, 1)), algorithm="direct"),
+         ValueError, ["conv2d", "direct", "64 for up to 16", "65 input and 5 output channels"]),
         (lambda: F.conv2d(*_ONE, stride=(1, -1)), ValueError, ["conv2d", "stride", "(1, -1)"]),
         (lambda: F.conv2d(*_ONE, dilation=0), ValueError, ["conv2d", "dilation", "got 0"]),
         (lambda: F.conv2d(*_ONE, groups=0), ValueError, ["conv2d", "groups", "got 0"]),

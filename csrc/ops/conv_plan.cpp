@@ -15,22 +15,45 @@ bool is_flat(const ConvParams& p) {
     return p.kernel[0] == 1 && p.in_size[0] == 1 && p.pad[0] == 0;
 }
 
-// The forward pass can be direct with some more input channels: a band of them still stays near. It
-// is faster (measured 1.0 to 1.7 times, to 2.3 with AVX2; without it 0.85 to 1.4) but for narrow
-// images and, with strides, where there is little of it.
-constexpr i64 kFewPlanes = 8;
-constexpr i64 kManyPositions = 8192, kManyPlanesWidth = 12;
+// The kernel for few channels is the faster one as well with some more input channels, of which a
+// band still stays near, and for few output channels, for which a product packs its columns in vain
+// (measured 1.0 to 3 times, without AVX 0.8 to 1.6); but with strides only for wide images of
+// which there is much. It also takes the input gradient of stride 1, a convolution of dy.
+constexpr i64 kFewPlanes = 8, kFewRows = 16, kManyPlanes = 64;
+constexpr i64 kManyPositions = 8192, kManyPlanesWidth = 12, kLeastPositions = 49;
+
+bool unit_stride(const ConvParams& p) {
+    return p.stride[1] == 1 && p.stride[2] == 1;
+}
+
+// Whether that kernel can compute y or (transposed) dx.
+bool few_channels_apply(const ConvParams& p, bool transposed) {
+    if (!is_flat(p) || (transposed && !unit_stride(p))) return false;
+    for (int axis = 1; transposed && axis < 3; ++axis) {
+        if (p.pad[axis] > (p.kernel[axis] - 1) * p.dilation[axis]) return false;
+    }
+    const i64 in = p.in_channels / p.groups, out = p.out_channels / p.groups;
+    const i64 sources = transposed ? out : in, rows = transposed ? in : out;
+    return sources <= kFewPlanes || (sources <= kManyPlanes && rows <= kFewRows);
+}
+
+bool prefer_few_channels(const ConvParams& p, bool transposed) {
+    if (!few_channels_apply(p, transposed) || p.kernel[1] * p.kernel[2] == 1) return false;
+    const i64* size = transposed ? p.in_size : p.out_size;
+    if (unit_stride(p)) return size[1] * size[2] >= kLeastPositions;
+    const bool few = p.in_channels <= kFewPlanes * p.groups;
+    return few && size[2] >= kManyPlanesWidth && p.batch * size[1] * size[2] >= kManyPositions;
+}
 
 // Whether a direct kernel can run this pass.
 bool direct_applies(ConvPass pass, const ConvParams& p) {
     if (is_depthwise(p)) return true;
     const bool few_in = p.in_channels <= kFewChannels * p.groups;
     const bool few_out = p.out_channels <= kFewChannels * p.groups;
-    const bool unit = p.stride[1] == 1 && p.stride[2] == 1;
-    if (pass == ConvPass::backward_input) return few_in;
+    const bool unit = unit_stride(p);
+    if (pass == ConvPass::backward_input) return few_in || few_channels_apply(p, true);
     if (pass == ConvPass::backward_weight) return few_in && unit;
-    const bool few_planes = p.in_channels <= kFewPlanes * p.groups;
-    return (few_planes && is_flat(p)) || (few_out && unit);
+    return few_channels_apply(p, false) || (few_out && unit);
 }
 
 // Narrower images leave most lanes of a direct kernel idle.
@@ -39,26 +62,19 @@ constexpr i64 kDirectWidth = 8;
 // measured 1.1 to 7 times faster from stride 4 on, but 0.3 to 1.2 times with stride 2.
 constexpr i64 kDirectStride = 3;
 
+bool strides_are_short(const ConvParams& p) {
+    return p.stride[1] <= kDirectStride && p.stride[2] <= kDirectStride;
+}
+
+// A product reads the image of a 1 x 1 kernel where it lies.
+bool four_channels_of_a_point(const ConvParams& p) {
+    return p.kernel[0] * p.kernel[1] * p.kernel[2] == 1 && p.in_channels >= 4 * p.groups;
+}
+
 // The direct weight gradient shares loads between 4 rows of positions; without rows to share, a
 // product is faster unless its other side is small as well.
 bool has_rows_to_share(const ConvParams& p) {
     return p.out_size[1] >= 4 || p.out_channels <= 4 * kFewChannels * p.groups;
-}
-
-bool prefer_direct(ConvPass pass, const ConvParams& p) {
-    if (pass == ConvPass::backward_weight && !is_depthwise(p) && !has_rows_to_share(p))
-        return false;
-    if (!direct_applies(pass, p)) return false;
-    const bool backward = pass == ConvPass::backward_input;
-    if (pass == ConvPass::forward && !is_depthwise(p) && p.in_channels > kFewChannels * p.groups &&
-        p.out_channels > kFewChannels * p.groups &&
-        (p.out_size[2] < kManyPlanesWidth ||
-         ((p.stride[1] > 1 || p.stride[2] > 1) &&
-          p.batch * p.out_size[1] * p.out_size[2] < kManyPositions))) {
-        return false;
-    }
-    if (backward && (p.stride[1] > kDirectStride || p.stride[2] > kDirectStride)) return false;
-    return is_depthwise(p) || (backward ? p.in_size : p.out_size)[2] >= kDirectWidth;
 }
 
 bool winograd_applies(const ConvParams& p) {
@@ -79,6 +95,26 @@ constexpr i64 kWinogradChannels = 16;
 bool sums_are_long(const ConvParams& p) {
     return p.in_channels / p.groups >= kWinogradChannels &&
            p.out_channels / p.groups >= kWinogradChannels;
+}
+
+bool winograd_fits(const ConvParams& p) {
+    return winograd_applies(p) && sums_are_long(p);
+}
+
+bool prefer_direct(ConvPass pass, const ConvParams& p) {
+    if (!direct_applies(pass, p)) return false;
+    if (is_depthwise(p)) return pass != ConvPass::backward_input || strides_are_short(p);
+    const bool few_in = p.in_channels <= kFewChannels * p.groups;
+    if (pass == ConvPass::backward_weight) {
+        return has_rows_to_share(p) && p.out_size[2] >= kDirectWidth;
+    }
+    if (pass == ConvPass::backward_input) {
+        if (few_in) return strides_are_short(p) && p.in_size[2] >= kDirectWidth;
+        return !winograd_fits(p) && prefer_few_channels(p, true);
+    }
+    if (p.out_channels <= kFewChannels * p.groups) return p.out_size[2] >= kDirectWidth;
+    if (few_in && p.out_size[2] >= kDirectWidth && !four_channels_of_a_point(p)) return true;
+    return !winograd_fits(p) && prefer_few_channels(p, false);
 }
 
 // What the algorithms cost, in multiply-adds of the implicit product.
@@ -113,7 +149,7 @@ Costs estimate(ConvPass pass, const ConvParams& p) {
 
 ConvAlgorithm automatic(ConvPass pass, const ConvParams& p) {
     if (prefer_direct(pass, p)) return ConvAlgorithm::direct;
-    if (pass == ConvPass::backward_weight || !winograd_applies(p) || !sums_are_long(p)) {
+    if (pass == ConvPass::backward_weight || !winograd_fits(p)) {
         return ConvAlgorithm::implicit_gemm;
     }
     const Costs costs = estimate(pass, p);
@@ -141,9 +177,13 @@ void choose_algorithm(const char* op, const std::string& wanted, ConvPass pass, 
             const std::string in = std::to_string(transposed ? p.out_channels : p.in_channels);
             const std::string out = std::to_string(transposed ? p.in_channels : p.out_channels);
             throw Error(std::string(op) + ": algorithm 'direct' needs " +
-                        (transposed ? "at most 4 output channels per group"
-                                    : "one input channel per group, at most 8 in two dimensions, "
-                                      "or at most 4 output channels per group and stride 1") +
+                        (transposed
+                             ? "at most 4 output channels per group, or with stride 1 in two "
+                               "dimensions at most 8 input channels, 64 for up to 16 "
+                               "output channels"
+                             : "one input channel per group, in two dimensions at most 8, 64 "
+                               "for up to 16 output channels, or at most 4 output channels "
+                               "per group and stride 1") +
                         ", got " + in + " input and " + out + " output channels in " +
                         std::to_string(p.groups) + " groups");
         }

@@ -16,6 +16,9 @@ constexpr i64 kUnitPositions = 256;
 // Tasks that a gradient is cut into; where blocks of channels are fewer, the images are cut, each
 // part with sums of its own, added in order.
 constexpr i64 kWantedTasks = 8;
+// Of all sums: where they would take more, output channels are cut, each part of which transposes
+// the pixels again.
+constexpr i64 kMostSums = 1280 * 1024;
 
 // Of a unit's pixels: about an L2 cache. Large kernels and strides read more.
 constexpr i64 kMostBytes = 512 * 1024;
@@ -24,38 +27,53 @@ constexpr i64 kMostBytes = 512 * 1024;
 template <class T>
 struct Cut {
     i64 rows, channels, taps;  // of a group
-    i64 blocks;                // of kTileCols channels; the last may have less
+    i64 col_blocks;            // of kTileCols channels; the last may have less
+    i64 row_blocks;            // of output channels
+    i64 blocks;                // of both
     i64 unit_rows, unit_cols;  // positions of a unit
     i64 row_units, col_units, units;
     i64 pixel_rows, pixel_cols;  // what a unit reads, with the padding
-    i64 splits, block_size;      // elements of the sums of a block
+    i64 splits, block_size;      // elements of the sums of a block, at most
 
     explicit Cut(const ConvParams& c) {
         rows = c.out_channels / c.groups;
         channels = c.in_channels / c.groups;
         taps = c.kernel[1] * c.kernel[2];
-        blocks = ceil_div(channels, kTileCols<T>);
+        col_blocks = ceil_div(channels, kTileCols<T>);
         col_units = ceil_div(c.out_size[2], kUnitPositions);
         unit_cols = ceil_div(c.out_size[2], col_units);
         row_units = ceil_div(c.out_size[1], max_of(kUnitPositions / unit_cols, i64(1)));
         unit_rows = ceil_div(c.out_size[1], row_units);
         units = c.batch * row_units * col_units;
-        pixel_rows = (unit_rows - 1) * c.stride[1] + c.kernel[1];
-        pixel_cols = (unit_cols - 1) * c.stride[2] + c.kernel[2];
-        splits = max_of(min_of(ceil_div(kWantedTasks, blocks * c.groups), units), i64(1));
-        block_size = rows * taps * kTileCols<T>;
+        pixel_rows = (unit_rows - 1) * c.stride[1] + (c.kernel[1] - 1) * c.dilation[1] + 1;
+        pixel_cols = (unit_cols - 1) * c.stride[2] + (c.kernel[2] - 1) * c.dilation[2] + 1;
+        for (row_blocks = 0; row_blocks == 0 || (sums(c) > kMostSums && row_blocks < rows);) {
+            ++row_blocks;
+            blocks = col_blocks * row_blocks;
+            splits = max_of(min_of(ceil_div(kWantedTasks, blocks * c.groups), units), i64(1));
+            block_size = ceil_div(rows, row_blocks) * taps * kTileCols<T>;
+        }
+    }
+    // Bytes of the sums that are there at once, of one thread.
+    i64 sums(const ConvParams& c) const {
+        return (splits > 1 ? splits * blocks * c.groups : 1) * block_size * i64(sizeof(T));
     }
     i64 pixels() const { return pixel_rows * pixel_cols; }
 };
 
-// Channels [first, first + count) of a group, in whole vectors of `width` lanes together.
+// Channels [first, first + count) of a group, in whole vectors of `width` lanes together, and
+// output channels [row0, row0 + rows).
 template <class T>
 struct Block {
-    i64 first, count, width;
-    Block(const Cut<T>& cut, i64 index)
-        : first(index * kTileCols<T>),
-          count(min_of(i64(kTileCols<T>), cut.channels - first)),
-          width(round_up(count, kLanes<T>)) {}
+    i64 first, count, width, row0, rows;
+    Block(const Cut<T>& cut, i64 index) {
+        const i64 part = index % cut.row_blocks;
+        first = index / cut.row_blocks * kTileCols<T>;
+        count = min_of(i64(kTileCols<T>), cut.channels - first);
+        width = round_up(count, kLanes<T>);
+        row0 = cut.rows * part / cut.row_blocks;
+        rows = cut.rows * (part + 1) / cut.row_blocks - row0;
+    }
 };
 
 template <class T>
@@ -129,12 +147,12 @@ struct Buffers {
     i64* offset;
 };
 
-// sums[row][tap][width] of a block of channels: units [begin, end). x, dy: the group's.
+// sums[row][tap][width] of a block: units [begin, end). x, dy: the group's.
 template <class T>
 void add_units(const ConvParams& c, const Cut<T>& cut, const Block<T>& block, i64 begin, i64 end,
                const T* x, const T* dy, const Buffers<T>& buffers, T* sums) {
     const i64 positions = c.out_size[1] * c.out_size[2];
-    const RowPanels panels(cut.rows);
+    const RowPanels panels(block.rows);
     for (i64 index = begin; index < end; ++index) {
         const Unit<T> unit(cut, c, index);
         const i64 count = unit.rows * unit.cols;
@@ -142,8 +160,8 @@ void add_units(const ConvParams& c, const Cut<T>& cut, const Block<T>& block, i6
                     x + (unit.image * c.in_channels + block.first) * c.in_size[1] * c.in_size[2],
                     block, buffers.pixels);
         // A unit has whole rows, or one: its positions follow each other in dy.
-        const T* rows =
-            dy + unit.image * c.out_channels * positions + unit.row0 * c.out_size[2] + unit.col0;
+        const T* rows = dy + (unit.image * c.out_channels + block.row0) * positions +
+                        unit.row0 * c.out_size[2] + unit.col0;
         for (i64 panel = 0; panel < panels.count; ++panel) {
             const i64 row0 = panels.start(panel);
             pack_rows(count, panels.height(panel), rows + row0 * positions, positions, i64(1),
@@ -159,9 +177,9 @@ void add_units(const ConvParams& c, const Cut<T>& cut, const Block<T>& block, i6
         out.cols = block.width;
         out.accumulate = index != begin;
         for (i64 tap = 0; tap < cut.taps; ++tap) {
-            const T* pixels =
-                buffers.pixels +
-                (tap / c.kernel[2] * cut.pixel_cols + tap % c.kernel[2]) * block.width;
+            const T* pixels = buffers.pixels + (tap / c.kernel[2] * c.dilation[1] * cut.pixel_cols +
+                                                tap % c.kernel[2] * c.dilation[2]) *
+                                                   block.width;
             for (i64 panel = 0; panel < panels.count; ++panel) {
                 const i64 row0 = panels.start(panel);
                 out.c = sums + row0 * out.ldc + tap * block.width;
@@ -172,14 +190,14 @@ void add_units(const ConvParams& c, const Cut<T>& cut, const Block<T>& block, i6
     }
 }
 
-// dw[row][channel][tap] of a block of channels = the sums of all splits, `apart` elements from one
-// to the next. dw: the group's.
+// dw[row][channel][tap] of a block = the sums of all splits, `apart` elements from one to the next.
+// dw: the group's.
 template <class T>
 void order_sums(const Cut<T>& cut, const Block<T>& block, const T* sums, i64 apart, T* dw) {
-    for (i64 row = 0; row < cut.rows; ++row) {
+    for (i64 row = 0; row < block.rows; ++row) {
         for (i64 tap = 0; tap < cut.taps; ++tap) {
             const T* from = sums + (row * cut.taps + tap) * block.width;
-            T* to = dw + (row * cut.channels + block.first) * cut.taps + tap;
+            T* to = dw + ((block.row0 + row) * cut.channels + block.first) * cut.taps + tap;
             for (i64 c = 0; c < block.count; ++c) {
                 T sum = from[c];
                 for (i64 split = 1; split < cut.splits; ++split) sum += from[split * apart + c];
@@ -194,7 +212,7 @@ void order_sums(const Cut<T>& cut, const Block<T>& block, const T* sums, i64 apa
 template <class T>
 bool prefer_channel_weight_grad(const ConvParams& c) {
     const bool flat = c.kernel[0] == 1 && c.in_size[0] == 1 && c.pad[0] == 0;
-    if (!flat || c.dilation[1] != 1 || c.dilation[2] != 1) return false;
+    if (!flat) return false;
     const i64 elements_out = c.batch * c.out_channels * c.out_size[1] * c.out_size[2];
     if (elements_out == 0 || c.in_channels * c.in_size[1] * c.in_size[2] == 0) return false;
     const Cut<T> cut(c);
@@ -205,7 +223,7 @@ bool prefer_channel_weight_grad(const ConvParams& c) {
     const double positions = double(cut.unit_rows * cut.unit_cols);
     const double im2col = images * positions * double(cut.taps) * elements;
     const i64 lanes = round_up(cut.channels, kLanes<T>);
-    const double transposed = 0.5 * images * double(cut.pixels() * lanes);
+    const double transposed = 0.5 * images * double(cut.pixels() * lanes * cut.row_blocks);
     const double ordered = 2 * double(cut.rows * cut.taps) * elements;
     const double idle = images * positions * double(cut.taps * cut.rows) *
                         double(lanes - cut.channels) / double(kLanes<T>);
@@ -220,7 +238,7 @@ void channel_weight_grad(const ConvParams& c, const T* x, const T* dy, T* dw) {
     const int slots = parallel_slots(
         tasks, 2 * c.batch * positions * c.groups * cut.rows * cut.channels * cut.taps);
     Workspace<T> pixels(cut.pixels() * kTileCols<T>, slots);
-    Workspace<T> factors(cut.rows * unit + kPackSlack<T>, slots);
+    Workspace<T> factors(ceil_div(cut.rows, cut.row_blocks) * unit + kPackSlack<T>, slots);
     Workspace<i64> offset(unit, slots);
     const bool split = cut.splits > 1;
     Workspace<T> own(split ? 0 : cut.block_size, slots);

@@ -110,7 +110,8 @@ void depthwise_forward(const ConvParams& c, const T* x, const T* w, const T* bia
 
 namespace {
 
-constexpr int kTapGroup = 8;  // taps whose sums are kept in registers while a band is read
+// Taps whose sums are kept in registers while a band is read: all of a 3 x 3 kernel.
+constexpr int kTapGroup = 9;
 
 // sums[t] (a vector each) += dy * x over a band, for `count` taps.
 template <class T>
@@ -124,18 +125,16 @@ void multiply_band(const Pass& p, const Band<T>& band, i64 rows, const i64* offs
         at[t] = offset[min_of(t, count - 1)];
         sum[t] = Vec<T>{};
     }
-    for (i64 row = 0; row < rows; ++row) {
-        for (i64 col = 0; col < width; col += lanes) {
-            const T* grad = dy + row * width + col;
+    // A column of vectors with the rows inside: the parts of the last one are the same in all rows.
+    for (i64 col = 0; col < width; col += lanes) {
+        // Both factors stop at the row's end: what lies behind it may be infinite.
+        const LaneSet inside = lanes_between(0, min_of(width - col, i64(lanes)));
+        for (i64 row = 0; row < rows; ++row) {
             const T* src = scratch + row * row_step + col;
-            const i64 left = width - col;
-            const Vec<T> g = left >= lanes ? load(grad) : load_partial(grad, left);
-#pragma GCC unroll 8
+            const Vec<T> g = load_lanes(dy + row * width + col, inside);
+#pragma GCC unroll 9
             for (int t = 0; t < kTapGroup; ++t) {
-                // Both factors stop at the row's end: what lies behind it may be infinite.
-                const Vec<T> v =
-                    left >= lanes ? load(src + at[t]) : load_partial(src + at[t], left);
-                sum[t] = multiply_add(g, v, sum[t]);
+                sum[t] = multiply_add(g, load_lanes(src + at[t], inside), sum[t]);
             }
         }
     }

@@ -18,6 +18,7 @@ namespace {
 
 // Of scratch per task: a fraction of the smallest L2 cache in use. A tile's part of it stays in L1.
 constexpr i64 kScratchBytes = 96 * 1024;
+constexpr i64 kPlaneBytes = 6 * 1024;
 // Output columns of a band: longer rows are cut, as one alone may be all there is.
 constexpr i64 kBandCols = 1024;
 // Output rows that are worked on with one panel of weights: what they read overlaps.
@@ -203,7 +204,7 @@ void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* 
     if (c.batch * rows * c.groups * out_plane == 0) return;
     Workspace<i64> offset(taps), position(taps);
     Workspace<T> packed(c.out_channels * taps);
-    const i64 bytes = kScratchBytes / max_of(channels, i64(1));
+    const i64 bytes = max_of(kScratchBytes / max_of(channels, i64(1)), kPlaneBytes);
     const JoinedRows<T> joined(c, bytes);
     const Job<T> job{&c,       pass,           Band<T>(pass, bytes),
                      joined,   joined.pays(c), RowPanels(rows),

@@ -5,6 +5,7 @@
 // Per group and per residue of the input position modulo the stride: the product of conv.cpp with
 // dy as the source and the taps that reach the residue, w read as (C/groups, O, taps). Residues
 // that read the same positions of dy are rows of one product, which packs those once.
+#include "cpu/conv/few_channels.h"
 #include "cpu/conv/forms.h"
 #include "cpu/conv/pixel_lanes.h"
 #include "cpu/kernels.h"
@@ -199,6 +200,34 @@ void backward_input_pixel_lanes(const ConvParams& c, const T* dy, const T* w, co
     }
 }
 
+// The input gradient of step 1 is a convolution of dy, with the kernels reversed and their two
+// channels exchanged.
+template <class T>
+void backward_input_few_channels(const ConvParams& c, const T* dy, const T* w, const T* bias,
+                                 T* dx) {
+    ConvParams reverse = c;
+    reverse.in_channels = c.out_channels;
+    reverse.out_channels = c.in_channels;
+    for (int axis = 0; axis < 3; ++axis) {
+        reverse.in_size[axis] = c.out_size[axis];
+        reverse.out_size[axis] = c.in_size[axis];
+        reverse.pad[axis] = (c.kernel[axis] - 1) * c.dilation[axis] - c.pad[axis];
+    }
+    const i64 in = c.in_channels / c.groups, out = c.out_channels / c.groups;
+    const i64 taps = volume(c.kernel);
+    Workspace<T> weights(c.groups * in * out * taps);
+    T* to = weights.get();
+    for (i64 group = 0; group < c.groups; ++group) {
+        for (i64 i = 0; i < in; ++i) {
+            for (i64 o = 0; o < out; ++o, to += taps) {
+                const T* from = w + ((group * out + o) * in + i) * taps;
+                for (i64 t = 0; t < taps; ++t) to[t] = from[taps - 1 - t];
+            }
+        }
+    }
+    few_channels_forward(reverse, dy, weights.get(), bias, dx);
+}
+
 // The input gradient of the residues `r` as a product, group by group.
 template <class T>
 void backward_input_product(const ConvParams& c, const Residues (&r)[3], const T* dy, const T* w,
@@ -266,7 +295,9 @@ void conv_backward_input(const ConvParams& params, const T* dy, const T* w, cons
         return;
     }
     if (c.algorithm == ConvAlgorithm::direct) {
-        return backward_input_pixel_lanes(c, dy, w, bias, dx);
+        return c.in_channels <= kFewChannels * c.groups
+                   ? backward_input_pixel_lanes(c, dy, w, bias, dx)
+                   : backward_input_few_channels(c, dy, w, bias, dx);
     }
     const i64 images = images_at_once(c, i64(sizeof(T)));
     for (i64 first = 0; first < params.batch; first += images) {

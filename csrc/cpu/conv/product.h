@@ -46,27 +46,44 @@ FUSEDNN_INLINE bool rows_in_place(const ConvProblem<T>& p) {
            p.src_plane * i64(sizeof(T)) % kSameSets != 0;
 }
 
-// dst = weights (rows x depth, as `a` gives them) times the implicit matrix, plus bias[row].
+// Rows [first, ...) of a matrix (see MatrixA).
+template <class A>
+struct RowsFrom {
+    const A& a;
+    i64 first;
+
+    FUSEDNN_INLINE bool in_rows() const { return a.in_rows(); }
+    FUSEDNN_INLINE i64 row_stride() const { return a.row_stride(); }
+    FUSEDNN_INLINE auto rows(i64 i, i64 p) const { return a.rows(first + i, p); }
+    template <class T>
+    FUSEDNN_INLINE void pack(i64 row0, int height, i64 k0, i64 kc, T* dst, bool exact) const {
+        a.pack(first + row0, height, k0, kc, dst, exact);
+    }
+};
+
+// dst = rows [first, first + count) of the weights (rows x depth, as `a` gives them) times the
+// implicit matrix, plus bias[row].
 template <class T, class A>
-FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* bias) {
-    if (p.rows == 0 || p.columns() == 0) return;
+FUSEDNN_INLINE void conv_product_rows(const ConvProblem<T>& p, const A& a, const T* bias, i64 first,
+                                      i64 count) {
     const bool dense = p.dense_dst();
     const i64 positions = p.positions();
     const bool in_place = rows_in_place(p);
-    const Blocking cut = choose_blocking<T>(p.rows, p.columns(), p.depth());
+    const Blocking cut = choose_blocking<T>(count, p.columns(), p.depth());
     Workspace<char> tables(ColumnTable<T>::workspace(p), cut.slots);
     blocked_product<T>(
-        cut, p.rows, p.columns(), p.depth(), a,
+        cut, count, p.columns(), p.depth(), RowsFrom<A>{a, first},
         [&](i64 k0, i64 kc, i64 col0, i64 cols, T* dst, int slot) {
             ColumnTable<T> table(p, tables.slot(slot));
             table.set_columns(col0, cols, k0, kc);
             table.pack(k0, kc, dst);
         },
         [&](TileFn<T> tile_fn, i64 kc, const T* a_panel, i64 a_row, const T* b_panel, i64 b_row,
-            i64 row0, int rows, i64 col0, i64 cols, bool first, bool last) {
+            i64 from, int rows, i64 col0, i64 cols, bool begins, bool last) {
+            const i64 row0 = first + from;
             TileOutput<T> out;
             out.cols = cols;
-            out.accumulate = !first;
+            out.accumulate = !begins;
             out.row_bias = last && bias ? bias + row0 : nullptr;
             out.col_bias = nullptr;
             out.activation = Activation::none;
@@ -90,6 +107,22 @@ FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* b
             if (!in_place || cols < kTileCols<T> || position + cols > positions) return nullptr;
             return p.src + image * p.src_image + k0 * p.src_plane + position;
         });
+}
+
+// Bytes of packed weights at once, or half of the destination's. For some of the rows after others
+// the source is packed again.
+constexpr i64 kPackedRowBytes = 1536 * 1024;
+
+template <class T, class A>
+FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* bias) {
+    if (p.columns() == 0) return;
+    const i64 bytes = max_of(kPackedRowBytes, p.rows * p.columns() * i64(sizeof(T)) / 2);
+    const i64 fit = bytes / (max_of(min_of(p.depth(), kBlockDepth), i64(1)) * i64(sizeof(T)));
+    const i64 parts = ceil_div(p.rows, fit);
+    for (i64 part = 0; part < parts; ++part) {
+        const i64 first = p.rows * part / parts;
+        conv_product_rows(p, a, bias, first, p.rows * (part + 1) / parts - first);
+    }
 }
 
 }  // namespace FUSEDNN_ISA

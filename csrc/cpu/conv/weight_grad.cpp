@@ -6,9 +6,10 @@
 // product with rows o, columns (c, tap), and k running over positions. The im2col matrix is made
 // one small block at a time (pack.h) and transposed on the way into the GEMM panels.
 //
-// The sum over positions is cut into units (a stretch of one image's positions), and where dw alone
-// does not give enough tasks, the units into splits with a partial dw each. Both cuts depend on
-// shape alone, and partial results are added in order: the same bits at any thread count.
+// The sum over the positions of all images is cut into units, and where dw alone does not give
+// enough tasks, the units into splits: the first adds up in dw, the others each in a partial one.
+// Both cuts depend on shape alone, and partial results are added in order: the same bits at any
+// thread count.
 #include "cpu/conv/channel_weight_grad.h"
 #include "cpu/conv/depthwise.h"
 #include "cpu/conv/pack.h"
@@ -22,44 +23,67 @@ namespace FUSEDNN_ISA {
 namespace {
 
 constexpr i64 kUnitPositions = 256;
-constexpr i64 kWantedTasks = 16;
+// Of a unit's part of dy, which many output channels make shorter, but not below 64 positions; of
+// the partial gradients.
+constexpr i64 kMostFactors = 768 * 1024, kMostPartial = 512 * 1024;
+// A large dw is cut itself, not below these: a task packs what its neighbours pack as well.
+constexpr i64 kWantedTasks = 16, kWantedCuts = 8;
+constexpr i64 kLeastPanels = 4, kLeastRows = 256;
+// Taken from the partial gradients by one task of the last additions.
+constexpr i64 kSumElements = 16 * 1024;
 
 template <class T>
 struct WeightGrad {
     ConvProblem<T> columns;  // group 0's im2col matrix (rows, dst: unused)
     const T* dy;
-    i64 rows, depth, positions;  // of one group: O/groups, C/groups * taps, out pixels
+    i64 rows, depth;               // of one group: O/groups, C/groups * taps
+    i64 positions, all_positions;  // of an image, of all
     i64 dy_image;
-    i64 units_per_image, unit_positions, units;
-    i64 panels_per_task, col_panels, col_tasks, splits;
+    i64 unit_positions, units;
+    i64 panels_per_task, col_panels, col_tasks, row_tasks, splits;
 };
 
 template <class T>
 FUSEDNN_INLINE void cut(WeightGrad<T>& g, const ConvParams& c) {
-    g.units_per_image = ceil_div(g.positions, kUnitPositions);
-    g.unit_positions = ceil_div(g.positions, max_of(g.units_per_image, i64(1)));
-    g.units = c.batch * g.units_per_image;
+    const i64 element = sizeof(T);
     g.col_panels = ceil_div(g.depth, kTileCols<T>);
-    const i64 fit =
-        kPackedBlockBytes / (max_of(g.unit_positions, i64(1)) * kTileCols<T> * i64(sizeof(T)));
-    g.panels_per_task = max_of(min_of(fit, g.col_panels), i64(1));
+    g.all_positions = c.batch * g.positions;
+    g.row_tasks = 1;
+    const i64 partial = max_of(c.groups * g.rows * g.depth * element, i64(1));
+    const i64 most_splits = 1 + kMostPartial / partial;
+    if (most_splits == 1) {
+        const i64 columns = max_of(g.col_panels / kLeastPanels * c.groups, i64(1));
+        g.row_tasks = min_of(ceil_div(kWantedCuts, columns), max_of(g.rows / kLeastRows, i64(1)));
+    }
+    const i64 rows = max_of(ceil_div(g.rows, g.row_tasks), i64(1));
+    g.units = ceil_div(g.all_positions,
+                       min_of(kUnitPositions, max_of(kMostFactors / (rows * element), i64(64))));
+    g.unit_positions = ceil_div(g.all_positions, max_of(g.units, i64(1)));
+    g.panels_per_task =
+        kPackedBlockBytes / (max_of(g.unit_positions, i64(1)) * kTileCols<T> * element);
+    if (most_splits == 1) {
+        const i64 wanted = ceil_div(kWantedCuts, c.groups * g.row_tasks);
+        g.panels_per_task = min_of(g.panels_per_task, max_of(g.col_panels / wanted, kLeastPanels));
+    }
+    g.panels_per_task = max_of(min_of(g.panels_per_task, g.col_panels), i64(1));
     g.col_tasks = ceil_div(g.col_panels, g.panels_per_task);
-    const i64 tasks = max_of(g.col_tasks * c.groups, i64(1));
-    g.splits = max_of(min_of(ceil_div(kWantedTasks, tasks), g.units), i64(1));
+    const i64 tasks = max_of(g.col_tasks * g.row_tasks * c.groups, i64(1));
+    const i64 splits = min_of(ceil_div(kWantedTasks, tasks), min_of(g.units, most_splits));
+    g.splits = max_of(splits, i64(1));
 }
 
 // The unit's block of the transposed im2col matrix, for column panels [begin, end):
 // dst[panel][position][kTileCols].
 template <class T>
-FUSEDNN_INLINE void pack_unit(const WeightGrad<T>& g, ColumnTable<T>& table, i64 image, i64 q0,
-                              i64 count, i64 begin, i64 end, T* dst) {
+FUSEDNN_INLINE void pack_unit(const WeightGrad<T>& g, ColumnTable<T>& table, i64 q0, i64 count,
+                              i64 begin, i64 end, T* dst) {
     constexpr int lanes = kLanes<T>;
     constexpr i64 width = kTileCols<T>;
     // Rows are (c, tap), columns positions; the slack takes the last row's run-over.
     alignas(64) T block[width * width + width];
     for (i64 q = 0; q < count; q += width) {
         const i64 positions = min_of(width, count - q);
-        table.set_columns(image * g.positions + q0 + q, positions, begin * width,
+        table.set_columns(q0 + q, positions, begin * width,
                           min_of(end * width, g.depth) - begin * width);
         for (i64 panel = begin; panel < end; ++panel) {
             const i64 k0 = panel * width;
@@ -82,24 +106,33 @@ FUSEDNN_INLINE void pack_unit(const WeightGrad<T>& g, ColumnTable<T>& table, i64
     }
 }
 
-// Adds units [unit0, unit1) for column panels [begin, end) into dw (rows x depth).
+// The unit's rows of dy as panels: the one that starts at row i goes to dst[i * count].
+template <class T>
+FUSEDNN_INLINE void pack_factors(const WeightGrad<T>& g, const RowPanels& panels, i64 q0, i64 count,
+                                 T* dst) {
+    for (i64 panel = 0; panel < panels.count; ++panel) {
+        const i64 row0 = panels.start(panel), height = panels.height(panel);
+        for (i64 done = 0, some; done < count; done += some) {
+            const i64 image = (q0 + done) / g.positions, position = (q0 + done) % g.positions;
+            some = min_of(count - done, g.positions - position);
+            pack_rows(some, int(height), g.dy + image * g.dy_image + row0 * g.positions + position,
+                      g.positions, i64(1), dst + row0 * count + done * height, false);
+        }
+    }
+}
+
+// Adds units [unit0, unit1) for column panels [begin, end) into dw (g.rows x depth).
 template <class T>
 FUSEDNN_INLINE void add_units(const WeightGrad<T>& g, i64 unit0, i64 unit1, i64 begin, i64 end,
                               ColumnTable<T>& table, T* a_block, T* b_block, T* dw) {
     constexpr i64 width = kTileCols<T>;
     const RowPanels panels(g.rows);
     for (i64 unit = unit0; unit < unit1; ++unit) {
-        const i64 image = unit / g.units_per_image;
-        const i64 q0 = unit % g.units_per_image * g.unit_positions;
-        const i64 count = min_of(g.unit_positions, g.positions - q0);
+        const i64 q0 = unit * g.unit_positions;
+        const i64 count = min_of(g.unit_positions, g.all_positions - q0);
         if (count <= 0) continue;
-        const T* dy = g.dy + image * g.dy_image + q0;
-        for (i64 panel = 0; panel < panels.count; ++panel) {
-            const i64 row0 = panels.start(panel);
-            pack_rows(count, panels.height(panel), dy + row0 * g.positions, g.positions, i64(1),
-                      a_block + row0 * count, false);
-        }
-        pack_unit(g, table, image, q0, count, begin, end, b_block);
+        pack_factors(g, panels, q0, count, a_block);
+        pack_unit(g, table, q0, count, begin, end, b_block);
         for (i64 panel = 0; panel < panels.count; ++panel) {
             const i64 row0 = panels.start(panel);
             for (i64 col = begin; col < end; ++col) {
@@ -161,33 +194,42 @@ void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
         for (i64 i = 0; i < size; ++i) dw[i] = T(0);
         return;
     }
-    const i64 tasks = c.groups * all.col_tasks * all.splits;
-    const int slots = parallel_slots(tasks, 2 * size * c.batch * all.positions);
+    const i64 tasks = c.groups * all.col_tasks * all.row_tasks * all.splits;
+    const int slots = parallel_slots(tasks, 2 * size * all.all_positions);
     Workspace<char> tables(ColumnTable<T>::workspace(all.columns), slots);
-    Workspace<T> a_work(all.rows * all.unit_positions + kPackSlack<T>, slots);
+    Workspace<T> a_work(ceil_div(all.rows, all.row_tasks) * all.unit_positions + kPackSlack<T>,
+                        slots);
     Workspace<T> b_work(all.panels_per_task * all.unit_positions * kTileCols<T>, slots);
-    Workspace<T> partial(all.splits > 1 ? all.splits * size : 0);
+    Workspace<T> partial((all.splits - 1) * size);
     parallel(tasks, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
         const i64 split = task % all.splits, rest = task / all.splits;
-        const i64 group = rest / all.col_tasks, col_task = rest % all.col_tasks;
+        const i64 row_task = rest % all.row_tasks, col_task = rest / all.row_tasks % all.col_tasks;
+        const i64 group = rest / all.row_tasks / all.col_tasks;
+        const i64 row0 = all.rows * row_task / all.row_tasks;
         WeightGrad<T> g = all;
+        g.rows = all.rows * (row_task + 1) / all.row_tasks - row0;
         g.columns.src += group * g.columns.channels * g.columns.src_plane;
-        g.dy += group * g.rows * g.positions;
+        g.dy += (group * all.rows + row0) * g.positions;
         ColumnTable<T> table(g.columns, tables.slot(slot));
-        T* out = all.splits > 1 ? partial.get() + split * size : dw;
+        T* out = split > 0 ? partial.get() + (split - 1) * size : dw;
         const i64 begin = col_task * g.panels_per_task;
         add_units(g, g.units * split / g.splits, g.units * (split + 1) / g.splits, begin,
                   min_of(begin + g.panels_per_task, g.col_panels), table, a_work.slot(slot),
-                  b_work.slot(slot), out + group * g.rows * g.depth);
+                  b_work.slot(slot), out + (group * all.rows + row0) * g.depth);
     });
     if (all.splits == 1) return;
-    const T* sums = partial.get();
-    for (i64 i = 0; i < size; ++i) {
-        T sum = sums[i];
-        for (i64 split = 1; split < all.splits; ++split) sum += sums[split * size + i];
-        dw[i] = sum;
-    }
+    const i64 sums = ceil_div(size, kSumElements);
+    parallel(sums, parallel_slots(sums, size * all.splits), [&](i64 task, int) {
+        FlushDenormals flush;
+        for (i64 i = task * kSumElements; i < min_of((task + 1) * kSumElements, size); ++i) {
+            T sum = dw[i];
+            for (i64 split = 1; split < all.splits; ++split) {
+                sum += partial.get()[(split - 1) * size + i];
+            }
+            dw[i] = sum;
+        }
+    });
 }
 
 namespace {

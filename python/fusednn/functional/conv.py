@@ -271,8 +271,8 @@ def conv_plan(
     - "winograd": minimal filtering (Lavin & Gray 2016, arXiv:1509.09308) for 3 x 3 and 5 x 5
       kernels of stride 1. 4 and 2.8 times fewer multiplications, rounding errors up to 16 times
       those of a plain sum. Where a result is not finite, the product is computed instead;
-    - "direct": one or few (up to 4) channels per group, which would leave a product's tile nearly
-      empty.
+    - "direct": few channels per group on one side (one, up to 8, or up to 16 for 64 on the other),
+      which would leave a product's tile nearly empty.
 
     The number of axes follows from the shapes. ValueError for shapes that do not fit.
 

@@ -383,6 +383,20 @@ CONV_TEST = [
     conv((1, 3, 150, 24), 20, 5, padding=0),
     conv((1, 2, 40, 21), 9, (7, 3), padding=(0, 4), dilation=(3, 2)),
     conv((2, 6, 13, 5), 14, 3, groups=2),
+    # Few output (and, backward, input) channels beside many on the other side, in bands.
+    conv((2, 40, 9, 11), 13, (3, 5), padding=(2, 1), dilation=(1, 2)),
+    conv((1, 12, 30, 34), 40, 3, padding=(0, 2)),
+    conv((2, 60, 8, 7), 36, 3, groups=3),
+    conv((1, 9, 70), 33, 4, padding=0),
+    # Scratch rows dealt out by strides of 2 and 4, with the kernel shorter than the stride.
+    conv((1, 6, 13, 75), 6, 5, stride=(2, 4), groups=6),
+    conv((2, 5, 12, 37), 5, 3, stride=2, dilation=2, groups=5),
+    conv((1, 3, 9, 131), 7, (2, 3), stride=(3, 4), padding=(1, 6)),
+    conv((1, 2, 40), 3, 1, stride=4),
+    # The weight gradient's units reach over several images; dilated taps of transposed pixels.
+    conv((300, 5, 1, 1), 7, 3),
+    conv((70, 3, 2, 3), 19, (1, 3)),
+    conv((2, 32, 14, 18), 17, 3, padding=3, dilation=(2, 3)),
     # The weight gradient with channels in the lanes: blocks of one and two vectors, whole and not;
     # units of some rows, of one row, and of a part of a row.
     conv((2, 32, 18, 20), 9, 3),
