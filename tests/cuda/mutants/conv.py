@@ -16,6 +16,9 @@ TARGETS = (
             "bound of the inputs": ("at < inputs; at", "at <= inputs; at"),
             "channel of the input": ("plane % (p.groups * p.multiplier)", "plane % p.groups"),
             "dilation ignored": ("from[i64(tw) * p.w.dilation]", "from[i64(tw)]"),
+            "a window from the end on": ("if (start >= in) return 0;", "if (start > in) return 0;"),
+            "planes before the first": ("* p.d.stride - p.d.pad;", "* p.d.stride;"),
+            "planes of one image": ("plane = slice / p.d.in;", "plane = slice % p.d.in;"),
         },
         equivalent={
             "delete __syncthreads 3": "sums[0] is thread 0's own, the rest was read a barrier ago",
