@@ -109,8 +109,10 @@ class Build:
             words[-1] = str(folder / source.name)
         subprocess.run(words, cwd=self.folder, check=True, capture_output=True, text=True)
         library = folder / "_core.so"
-        link = self.link.replace(self.object_of(source), str(folder / "mutant.o"))
-        link = re.sub(r"-o \S+/_core\.so", f"-o {shlex.quote(str(library))}", link)
+        # First of the objects: of functions that several of them have, the linker takes that one.
+        link = self.link.replace(self.object_of(source), "")
+        new = f"-o {shlex.quote(str(library))} {shlex.quote(str(folder / 'mutant.o'))}"
+        link = re.sub(r"-o \S+/_core\.so", new, link)
         subprocess.run(
             link, shell=True, cwd=self.folder, check=True, capture_output=True, text=True
         )

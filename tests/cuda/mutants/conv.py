@@ -16,6 +16,9 @@ TARGETS = (
             "bound of the inputs": ("at < inputs; at", "at <= inputs; at"),
             "channel of the input": ("plane % (p.groups * p.multiplier)", "plane % p.groups"),
             "dilation ignored": ("from[i64(tw) * p.w.dilation]", "from[i64(tw)]"),
+            "a window from the end on": ("if (start >= in) return 0;", "if (start > in) return 0;"),
+            "planes before the first": ("* p.d.stride - p.d.pad;", "* p.d.stride;"),
+            "planes of one image": ("plane = slice / p.d.in;", "plane = slice % p.d.in;"),
         },
         equivalent={
             "delete __syncthreads 3": "sums[0] is thread 0's own, the rest was read a barrier ago",
@@ -134,5 +137,34 @@ TARGETS = (
         equivalent={
             "delete __syncthreads 3": "a block has a second part beyond 2^31 - 1 of them only",
         },
+    ),
+    Target(
+        "csrc/cuda/gemm/tile.h",
+        (CONV, "-k", "test_forward or beside"),
+        {
+            "beyond the last line": ("row.h + depth.h < image[1]", "row.h + depth.h <= image[1]"),
+            "before the line": ("row.w + depth.w >= 0", "row.w + depth.w >= -1"),
+            "lines do not carry": ("at.h += hop.h + I(carry_w);", "at.h += hop.h;"),
+            "planes do not carry": ("at.d += hop.d + I(carry_h);", "at.d += hop.d;"),
+            "channels do not carry": (
+                "at.outer += hop.outer + I(carry_d);",
+                "at.outer += hop.outer;",
+            ),
+            "always the first taps": ("depths.advance(state);", ""),
+            "a tap too near": (
+                "depths.hop = depths.digits(depth);",
+                "depths.hop = depths.digits(depth - 1);",
+            ),
+            "a window that is not there": (
+                "bool take = real && r < edges.rows;",
+                "bool take = real;",
+            ),
+            "a tap that is not there": (
+                "bool take = real && r < edges.rows;",
+                "bool take = r < edges.rows;",
+            ),
+            "images in one place": ("U(at.outer) * U(outer_stride) + plane", "U(at.outer) + plane"),
+        },
+        compiled="csrc/cuda/conv/conv.cu",
     ),
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from .target import Target
 
+PRODUCTS = "test_product_kernels.py"
+HALF = "test_half_products.py"
+
 TARGETS = (
     Target(
         "csrc/cuda/gemm/product.h",
-        ("test_product_kernels.py", "-k", "order or large_tiles or same_bits or empty"),
+        (PRODUCTS, "-k", "order or large_tiles or same_bits or empty or test_linear"),
         {
             "wrong stage multiplied": ("math.add(s.pairs.a[stage]", "math.add(s.pairs.a[0]"),
             "sums of another column": ("&s.sums[row][column]", "&s.sums[row][0]"),
@@ -25,7 +28,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/gemm/math.h",
-        ("test_product_kernels.py", "-k", "order or large_tiles"),
+        (PRODUCTS, HALF, "-k", "order or large_tiles and product_kernels or linear"),
         {
             "fragment rows swapped": (
                 "a.at(row0 + i * 16 + 8, p + t)",
@@ -34,13 +37,6 @@ TARGETS = (
             "fragment depth": ("b.at(column0 + j * 8, p + t + 4)", "b.at(column0 + j * 8, p + t)"),
             "halves of the sums": ("sum[i][j][2 * half],", "sum[i][j][half],"),
             "groups of the exact sums": ("(g * kDown + ty) * kRun, p", "(g + ty) * kRun, p"),
-        },
-        compiled="csrc/cuda/gemm/gemm.cu",
-    ),
-    Target(
-        "csrc/cuda/gemm/math.h",
-        ("test_half_products.py", "-k", "orders or linear"),
-        {
             "order of the matrices": ("row += kRowsFirst ? odd", "row += kRowsFirst ? high"),
             "not transposed": ("load_matrix_x4_transposed(r, &tile", "load_matrix_x4(r, &tile"),
             "second of a pair": ("y[j + 1][0] = r[2]", "y[j + 1][0] = r[1]"),
@@ -51,7 +47,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/gemm/tile.h",
-        ("test_half_products.py", "-k", "test_products or orders"),
+        (HALF, "-k", "test_products or orders"),
         {
             "half of the elements": (
                 "first += Mine::kStep * kAtOnce",
@@ -68,7 +64,7 @@ TARGETS = (
     ),
     Target(
         "csrc/cuda/gemm/gemm.cu",
-        ("test_product_kernels.py", "-k", "batches or broadcast"),
+        (PRODUCTS, "-k", "batches or broadcast"),
         {
             "digits swapped": ("outer * this->batch + digit", "digit * this->batch + outer"),
             "inner digit left out": ("+ digit * inner_batch", "+ 0 * inner_batch"),
