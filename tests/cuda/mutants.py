@@ -728,13 +728,16 @@ TARGETS = (
             "one head of a group": ("first_head() + heads_of_group(p_)", "first_head() + 1"),
             "queries beyond the range": ("s_.queries_of(last).end", "s_.queries_of(last).end - 1"),
         },
+        equivalent={
+            "delete __syncthreads 4": "it only keeps addresses from being computed ahead",
+        },
     ),
     Target(
         "csrc/cuda/attention/few.cu",
         (ATTENTION, "-k", "forward or weights or none"),
         {
             "parts overlap": ("item_.tile * int(call_.part_keys)", "item_.tile * kTile"),
-            "a row too many": ("if (row < rows()) {", "if (row <= rows()) {"),
+            "a row too many": ("row < rows() && d", "row <= rows() && d"),
             "hidden values": ("if (call_.masked && weight == Sum(0)) continue;", ""),
             "parts of one maximum": ("power_of_2((stats.maximum - top) * to_base_2)", "Sum(1)"),
             "shares of one thread": ("j += sharers()", "j += 1"),

@@ -164,6 +164,13 @@ def test_one_key_has_nearly_all_weight(xp, dtype):
     assert results
 
 
+def test_one_key_leaves_little_to_the_others(xp, dtype):
+    """Its own dS, taken as a difference of dP, would be rounding error beside theirs."""
+    q, k, v, _, dy = inputs((1, 1, 1, 5, 9, 8, 8), {}, dtype)
+    q[..., 0], k[..., 0], k[:, :, 3, 0] = 4, 0, 4
+    check(xp, gradients({"scale": 0.75}), q, k, v, None, dy, units=4096, scale=1e-5)
+
+
 @pytest.mark.parametrize("causal", [True, "lower_right"])
 def test_hidden_numbers_never_matter(xp, dtype, causal):
     q, k, v, _, dy = inputs((1, 2, 2, 40, 40, 8, 8), {}, dtype)
@@ -173,6 +180,17 @@ def test_hidden_numbers_never_matter(xp, dtype, causal):
     mask = np.ones((40, 40), bool)
     mask[:, 25:] = False
     check(xp, gradients({}), q, k, v, mask, dy, units=512, scale=4.0)
+
+
+def test_forward_of_few_queries_without_hidden_numbers(xp, dtype):
+    q, k, v, _, _ = inputs((1, 2, 2, 3, 40, 8, 8), {}, dtype)
+    k[0, 0, 38:, 1], v[0, 0, 25:, 3], v[0, 1, 33], v[0, 1, 39, 2] = NAN, NAN, INF, -INF
+    mask = np.arange(40) < 25
+
+    def op(q, k, v, mask):
+        return _core.attention_forward(q, k, v, mask, *arguments(q, {}), False)[0]
+
+    check(xp, op, q, k, v, mask[None].repeat(3, 0), units=256)
 
 
 @pytest.mark.parametrize("what", [NAN, INF, -INF])

@@ -59,7 +59,6 @@ class QueryBackward {
             tiles.factors[1] = {rows_of(call.g.grad, s_.batch, head, s_.query0),
                                 rows_of(p_.value, s_.batch, kv_head, s_.key0), int(p_.value_dim)};
         }
-        __syncthreads();
         const i64 first = call.first_row(s_, item_.head);
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
@@ -92,7 +91,8 @@ class QueryBackward {
         const int inner_begin = s_.range(last).begin, inner_end = s_.range(walk_.row0).end;
         const int first = begin / Math::kColumns * Math::kColumns;
         // dP comes first, while the keys are on their way; values are on theirs from then on. The
-        // step before the first only starts loads: one copy of what does.
+        // step before the first, which there always is, only starts loads: one copy of what does.
+        // Its barrier is what others wait at for `factors`.
 #pragma unroll 1
         for (int key0 = first - Math::kColumns; key0 < end; key0 += Math::kColumns) {
             const int next = key0 + Math::kColumns;
@@ -316,7 +316,6 @@ class KeyBackward {
                                  rows_of(call_.g.grad, s_.batch, head, s_.query0),
                                  int(p_.value_dim)};
         }
-        __syncthreads();
         const int last = smaller_of(tiles_.work.row0 + Math::kRows, s_.keys) - 1;
         const int begin = s_.queries_of(tiles_.work.row0).begin, end = s_.queries_of(last).end;
         const int first = begin / Math::kColumns * Math::kColumns;

@@ -118,7 +118,6 @@ class BlockForward {
             }
             __syncthreads();
         }
-        copy_async_wait<0>();
     }
 
     // More features than a tile holds come one part after the other.

@@ -4,6 +4,8 @@
 // 8 i the columns column(n) of the scores and out_column(m) of the result, so that a row's four
 // lanes are neighbours in every kind of mathematics.
 #pragma once
+#include <type_traits>
+
 #include "cuda/attention/problem.h"
 
 namespace fusednn::cuda {
@@ -254,20 +256,10 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
     FUSEDNN_DEVICE static void multiply(const Format& format, Scores& s,
                                         const HalfBits (&a)[kA][kStride],
                                         const HalfBits (&b)[kB][kStride], int depth) {
-        const int lane = int(threadIdx.x) % 32;
-#pragma unroll 1
-        for (int d = 0; d < depth; d += 16) {
-            std::uint32_t x[kDown][4];
-#pragma unroll
-            for (int f = 0; f < kDown; ++f) {
-                load_matrix_x4(x[f], &a[first_row() + f * 16 + lane % 16][d + lane / 16 * 8]);
-            }
-#pragma unroll
-            for (int j = 0; j < kColumns / 16; ++j) {
-                std::uint32_t r[4];
-                load_matrix_x4(r, &b[j * 16 + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
-                pair(format, s, x, r, j);
-            }
+        if (format.brain) {
+            multiply_as<BFloat16>(s, a, b, depth);
+        } else {
+            multiply_as<Float16>(s, a, b, depth);
         }
     }
 
@@ -285,6 +277,39 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
     template <int kB>
     FUSEDNN_DEVICE static void add_rows(const Format& format, Out& out, const Scores& w, Exchange&,
                                         const HalfBits (&b)[kB][kStride], int width) {
+        if (format.brain) {
+            add_rows_as<BFloat16>(out, w, b, width);
+        } else {
+            add_rows_as<Float16>(out, w, b, width);
+        }
+    }
+
+  private:
+    // One copy for each format. A choice within the loops makes of each product two, one of them
+    // idle, and copies of all sums.
+    template <class Half, int kA, int kB>
+    FUSEDNN_DEVICE static void multiply_as(Scores& s, const HalfBits (&a)[kA][kStride],
+                                           const HalfBits (&b)[kB][kStride], int depth) {
+        const int lane = int(threadIdx.x) % 32;
+#pragma unroll 1
+        for (int d = 0; d < depth; d += 16) {
+            std::uint32_t x[kDown][4];
+#pragma unroll
+            for (int f = 0; f < kDown; ++f) {
+                load_matrix_x4(x[f], &a[first_row() + f * 16 + lane % 16][d + lane / 16 * 8]);
+            }
+#pragma unroll
+            for (int j = 0; j < kColumns / 16; ++j) {
+                std::uint32_t r[4];
+                load_matrix_x4(r, &b[j * 16 + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
+                pair<Half>(s, x, r, j);
+            }
+        }
+    }
+
+    template <class Half, int kB>
+    FUSEDNN_DEVICE static void add_rows_as(Out& out, const Scores& w,
+                                           const HalfBits (&b)[kB][kStride], int width) {
         const int lane = int(threadIdx.x) % 32;
 #pragma unroll
         for (int j = 0; j < kColumns / 16; ++j) {
@@ -294,7 +319,7 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int i = 2 * f + e % 2, n = 4 * j + e / 2 * 2;
-                    x[f][e] = format.narrow(w[i][n], w[i][n + 1]);
+                    x[f][e] = narrow_pair<Half>(w[i][n], w[i][n + 1]);
                 }
             }
 #pragma unroll
@@ -302,15 +327,14 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
                 if (m * 16 >= width) break;
                 std::uint32_t r[4];
                 load_matrix_x4_transposed(r, &b[j * 16 + lane % 16][m * 16 + lane / 16 * 8]);
-                pair(format, out, x, r, m);
+                pair<Half>(out, x, r, m);
             }
         }
     }
 
-  private:
     // Two fragments side by side.
-    template <int kSums>
-    FUSEDNN_DEVICE static void pair(const Format& format, float (&s)[kRowsOfLane][kSums],
+    template <class Half, int kSums>
+    FUSEDNN_DEVICE static void pair(float (&s)[kRowsOfLane][kSums],
                                     const std::uint32_t (&x)[kDown][4], const std::uint32_t (&r)[4],
                                     int across) {
         const std::uint32_t y[2][2] = {{r[0], r[1]}, {r[2], r[3]}};
@@ -319,7 +343,7 @@ struct Halves : Fragments<kRowsOfLane_, kColumns_, kDim_, kBlocks_> {
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
                 Base::add(s, f, 2 * across + side, [&](float (&sum)[4]) {
-                    if (format.brain) {
+                    if constexpr (std::is_same_v<Half, BFloat16>) {
                         mma_bf16(sum, x[f], y[side]);
                     } else {
                         mma_f16(sum, x[f], y[side]);
