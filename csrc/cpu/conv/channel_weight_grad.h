@@ -4,7 +4,7 @@
 namespace fusednn {
 namespace FUSEDNN_ISA {
 
-// The weight gradient of two-dimensional convolutions with source channels in the lanes.
+// The weight gradient with source channels in the lanes.
 //
 // im2col, which the product of weight_grad.cpp is made of, writes an element of x once for each tap
 // that reads it. Here it is written once: the part of x that some positions read is transposed,

@@ -6,10 +6,10 @@
 namespace fusednn {
 namespace FUSEDNN_ISA {
 
-// Which elements a vector of outputs reads at distance `step`: for step 2 as two vectors whose even
-// elements are taken, for other steps one by one.
+// Which elements a vector of outputs reads at distance `step`: for steps of 2 and 4 as so many
+// vectors, of whose elements every step-th is taken, for other steps one by one.
 struct StridedLanes {
-    LaneSet low, high;
+    LaneSet part[4];
     int begin, end;
 };
 
@@ -19,12 +19,13 @@ FUSEDNN_INLINE StridedLanes strided_lanes(i64 step, i64 begin, i64 end) {
     StridedLanes set;
     set.begin = int(begin);
     set.end = int(end);
-    set.low = lanes_between(begin, end);
-    set.high = lanes_between(0, 0);
-    if (step == 2 && begin < end) {
-        const i64 first = 2 * begin, last = 2 * end - 1;  // the elements read are [first, last)
-        set.low = lanes_between(min_of(first, lanes), min_of(last, lanes));
-        set.high = lanes_between(max_of(first - lanes, i64(0)), max_of(last - lanes, i64(0)));
+    set.part[0] = lanes_between(begin, end);
+    if (step != 2 && step != 4) return set;
+    // The elements read are [first, last).
+    const i64 first = step * begin, last = begin < end ? step * (end - 1) + 1 : first;
+    for (i64 i = 0; i < step; ++i) {
+        const i64 low = min_of(max_of(first - i * lanes, i64(0)), lanes);
+        set.part[i] = lanes_between(low, max_of(min_of(last - i * lanes, lanes), low));
     }
     return set;
 }
@@ -32,10 +33,13 @@ FUSEDNN_INLINE StridedLanes strided_lanes(i64 step, i64 begin, i64 end) {
 // Lanes of source elements src[lane * step], those outside the set 0; `whole` is all or no lanes.
 template <class T, int kStep>
 FUSEDNN_INLINE Vec<T> load_strided(const T* src, i64 step, const StridedLanes& set, LaneSet whole) {
-    if constexpr (kStep == 1) return load_lanes(src, intersect(set.low, whole));
-    if constexpr (kStep == 2) {
-        return even_lanes<T>(load_lanes(src, intersect(set.low, whole)),
-                             load_lanes(src + kLanes<T>, intersect(set.high, whole)));
+    const auto part = [&](int i) {
+        return load_lanes(src + i * kLanes<T>, intersect(set.part[i], whole));
+    };
+    if constexpr (kStep == 1) return part(0);
+    if constexpr (kStep == 2) return even_lanes<T>(part(0), part(1));
+    if constexpr (kStep == 4) {
+        return even_lanes<T>(even_lanes<T>(part(0), part(1)), even_lanes<T>(part(2), part(3)));
     }
     Vec<T> v{};
     const LaneSet every = lanes_between(0, kLanes<T>);
@@ -94,6 +98,7 @@ class ColumnTable {
         if (kc == 0) return;  // no tap reads anything
         if (p_.step[2] == 1) return pack_step<1>(k0, kc, dst);
         if (p_.step[2] == 2) return pack_step<2>(k0, kc, dst);
+        if (p_.step[2] == 4) return pack_step<4>(k0, kc, dst);
         return pack_step<0>(k0, kc, dst);
     }
 

@@ -181,12 +181,13 @@ WeightGrad<T> describe(const ConvParams& c, const T* x, const T* dy, i64* offset
 
 template <class T>
 void conv_backward_weight(const ConvParams& c, const T* x, const T* dy, T* dw) {
+    const bool depthwise = c.groups > 1 && c.groups == c.in_channels;
+    if (!depthwise && prefer_channel_weight_grad<T>(c)) return channel_weight_grad(c, x, dy, dw);
     if (c.algorithm == ConvAlgorithm::direct) {
         const bool unit = c.stride[1] == 1 && c.stride[2] == 1;
         return unit ? pixel_lanes_backward_weight(c, x, dy, dw)
                     : depthwise_backward_weight(c, x, dy, dw);
     }
-    if (prefer_channel_weight_grad<T>(c)) return channel_weight_grad(c, x, dy, dw);
     Workspace<i64> offsets(c.kernel[0] + c.kernel[1] + c.kernel[2]);
     const WeightGrad<T> all = describe(c, x, dy, offsets.get());
     const i64 size = c.groups * all.rows * all.depth;

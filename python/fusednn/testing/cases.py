@@ -404,6 +404,14 @@ CONV_TEST = [
     conv((3, 16, 7, 7), 4, 5),
     conv((1, 64, 3, 300), 8, 3, stride=(2, 1), groups=2),
     conv((2, 33, 15, 15), 65, 3),
+    # It with a row of the kernel as one tap: pixels narrower than a vector, lanes of two blocks,
+    # groups; and in volumes, where planes of the depth taps lie in the padding.
+    conv((2, 6, 14, 14), 16, 5, padding=0),
+    conv((1, 16, 9, 40), 30, 3, groups=2),
+    conv((2, 4, 20, 21), 8, 8, stride=4, padding=0),
+    conv((1, 11, 12, 30), 5, 3, padding=(0, 2)),
+    conv((1, 20, 5, 6, 7), 9, 3),
+    conv((2, 5, 6, 7, 8), 6, (3, 2, 3), stride=(2, 1, 2), padding=(2, 0, 1), dilation=(2, 1, 1)),
     # Winograd's tiles of 4 (and 2) outputs: full, one over, one short.
     *(conv((1, 16, size, size), 16, 3) for size in (4, 5, 7, 8, 9)),
     # Its long sums: panels of tiles over several rows and images, every padding, groups.
