@@ -71,6 +71,13 @@ bool four_channels_of_a_point(const ConvParams& p) {
     return p.kernel[0] * p.kernel[1] * p.kernel[2] == 1 && p.in_channels >= 4 * p.groups;
 }
 
+// Patches that do not overlap are read once, so there is nothing to gain from a band of the input:
+// from 8 x 8 on the product is as fast or up to 1.17 times faster.
+bool large_patches(const ConvParams& p) {
+    return p.kernel[1] >= 8 && p.kernel[2] >= 8 && p.stride[1] >= p.kernel[1] &&
+           p.stride[2] >= p.kernel[2];
+}
+
 // The direct weight gradient shares loads between 4 rows of positions; without rows to share, a
 // product is faster unless its other side is small as well.
 bool has_rows_to_share(const ConvParams& p) {
@@ -113,6 +120,7 @@ bool prefer_direct(ConvPass pass, const ConvParams& p) {
         return !winograd_fits(p) && prefer_few_channels(p, true);
     }
     if (p.out_channels <= kFewChannels * p.groups) return p.out_size[2] >= kDirectWidth;
+    if (large_patches(p)) return false;
     if (few_in && p.out_size[2] >= kDirectWidth && !four_channels_of_a_point(p)) return true;
     return !winograd_fits(p) && prefer_few_channels(p, false);
 }
