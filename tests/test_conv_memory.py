@@ -78,3 +78,22 @@ def test_memory_and_values(name, threads, isa):
         # Memory is taken from the system 2 MB at a time.
         assert extra <= max(2 * MB * threads, result.nbytes) + 2 * MB
         np.testing.assert_allclose(result, right, rtol=0, atol=2e-5 * abs(right).max())
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride"),
+    [((14, 1100), (5, 9), (1, 1)), ((9000,), (16,), (4,)), ((12, 700), (11, 3), (1, 2))],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bands_of_many_channels(size, kernel, stride, threads, isa):
+    """Long rows of 64 channels, for the kernel that takes few on one side: less of each row."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 64, *size), dtype=np.float32)
+    w = rng.standard_normal((8, 64, *kernel), dtype=np.float32)
+    axes = len(size)
+    window = (stride, (0,) * axes, (1,) * axes, 1)
+    fn.set_num_threads(threads)
+    y, extra = extra_memory(lambda: _core.conv_forward(axes, x, w, None, *window, "direct"))
+    assert extra <= max(2 * MB * threads, y.nbytes) + 2 * MB
+    product = _core.conv_forward(axes, x, w, None, *window, "implicit_gemm")
+    np.testing.assert_allclose(y, product, rtol=0, atol=1e-5 * abs(product).max())

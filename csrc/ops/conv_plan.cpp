@@ -17,10 +17,11 @@ bool is_flat(const ConvParams& p) {
 
 // The kernel for few channels is the faster one as well with some more input channels, of which a
 // band still stays near, and for few output channels, for which a product packs its columns in vain
-// (measured 1.0 to 3 times, without AVX 0.8 to 1.6); but with strides only for wide images of
+// (measured 0.91 to 3 times, without AVX 0.73 to 1.6); but with strides only for wide images of
 // which there is much. It also takes the input gradient of stride 1, a convolution of dy.
 constexpr i64 kFewPlanes = 8, kFewRows = 16, kManyPlanes = 64;
 constexpr i64 kManyPositions = 8192, kManyPlanesWidth = 12, kLeastPositions = 49;
+constexpr i64 kMostBandBytes = 1024 * 1024;
 
 bool unit_stride(const ConvParams& p) {
     return p.stride[1] == 1 && p.stride[2] == 1;
@@ -37,8 +38,17 @@ bool few_channels_apply(const ConvParams& p, bool transposed) {
     return sources <= kFewPlanes || (sources <= kManyPlanes && rows <= kFewRows);
 }
 
+// What the narrowest band of its input takes: it grows with large kernels.
+i64 least_band_bytes(const ConvParams& p, bool transposed) {
+    const i64 channels = (transposed ? p.out_channels : p.in_channels) / p.groups;
+    const i64 rows = 3 * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + 1;
+    const i64 cols = 64 * p.stride[2] + (p.kernel[2] - 1) * p.dilation[2];
+    return channels * rows * cols * 4;
+}
+
 bool prefer_few_channels(const ConvParams& p, bool transposed) {
     if (!few_channels_apply(p, transposed) || p.kernel[1] * p.kernel[2] == 1) return false;
+    if (least_band_bytes(p, transposed) > kMostBandBytes) return false;
     const i64* size = transposed ? p.in_size : p.out_size;
     if (unit_stride(p)) return size[1] * size[2] >= kLeastPositions;
     const bool few = p.in_channels <= kFewPlanes * p.groups;
@@ -66,8 +76,8 @@ bool strides_are_short(const ConvParams& p) {
     return p.stride[1] <= kDirectStride && p.stride[2] <= kDirectStride;
 }
 
-// A product reads the image of a 1 x 1 kernel where it lies.
-bool four_channels_of_a_point(const ConvParams& p) {
+// A product reads the image of a 1 x 1 kernel where it lies, which pays from four channels on.
+bool product_reads_in_place(const ConvParams& p) {
     return p.kernel[0] * p.kernel[1] * p.kernel[2] == 1 && p.in_channels >= 4 * p.groups;
 }
 
@@ -121,7 +131,7 @@ bool prefer_direct(ConvPass pass, const ConvParams& p) {
     }
     if (p.out_channels <= kFewChannels * p.groups) return p.out_size[2] >= kDirectWidth;
     if (large_patches(p)) return false;
-    if (few_in && p.out_size[2] >= kDirectWidth && !four_channels_of_a_point(p)) return true;
+    if (few_in && p.out_size[2] >= kDirectWidth && !product_reads_in_place(p)) return true;
     return !winograd_fits(p) && prefer_few_channels(p, false);
 }
 

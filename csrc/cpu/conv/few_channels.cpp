@@ -18,9 +18,11 @@ namespace {
 
 // Of scratch per task: a fraction of the smallest L2 cache in use. A tile's part of it stays in L1.
 constexpr i64 kScratchBytes = 96 * 1024;
-constexpr i64 kPlaneBytes = 6 * 1024;
-// Output columns of a band: longer rows are cut, as one alone may be all there is.
-constexpr i64 kBandCols = 1024;
+constexpr i64 kPlaneBytes = 6 * 1024;  // of each channel, at least
+// Output columns of a band: longer rows are cut, as one alone may be all there is; and sooner where
+// the bands of all channels would take more than this.
+constexpr i64 kBandCols = 1024, kLeastBandCols = 64;
+constexpr i64 kMostBandBytes = 1024 * 1024;
 // Output rows that are worked on with one panel of weights: what they read overlaps.
 constexpr i64 kRowsPerPanel = 4;
 
@@ -73,6 +75,16 @@ struct JoinedRows {
         }
     }
 };
+
+template <class T>
+i64 band_columns(const ConvParams& c) {
+    const i64 reach = (c.kernel[1] - 1) * c.dilation[1] + 1;
+    const i64 rows = (kRows - 1) * c.stride[1] + reach;
+    const i64 residues = min_of(c.stride[2], (c.kernel[2] - 1) * c.dilation[2] + 1);
+    const i64 column = max_of(c.in_channels / c.groups, i64(1)) * rows * residues * i64(sizeof(T));
+    const i64 fit = kMostBandBytes / column / kTileCols<T> * kTileCols<T>;
+    return min_of(max_of(fit, kLeastBandCols), min_of(kBandCols, c.out_size[2]));
+}
 
 // All that the tasks share. Taps are ordered [kernel row][channel][kernel column].
 template <class T>
@@ -199,7 +211,8 @@ void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* 
     const i64 channels = c.in_channels / c.groups, rows = c.out_channels / c.groups;
     const i64 row_taps = channels * c.kernel[2], taps = row_taps * c.kernel[1];
     Pass pass = forward_pass(c);
-    pass.out_size[2] = min_of(pass.out_size[2], kBandCols);
+    const i64 band_cols = band_columns<T>(c);
+    pass.out_size[2] = band_cols;
     const i64 plane = c.in_size[1] * c.in_size[2], out_plane = c.out_size[1] * c.out_size[2];
     if (c.batch * rows * c.groups * out_plane == 0) return;
     Workspace<i64> offset(taps), position(taps);
@@ -212,7 +225,7 @@ void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* 
                      taps,     offset.get(),   packed.get()};
     prepare(job, w, offset.get(), position.get(), packed.get());
     const i64 band = job.join ? joined.rows : job.band.rows, bands = ceil_div(c.out_size[1], band);
-    const i64 cuts = job.join ? 1 : ceil_div(c.out_size[2], kBandCols);
+    const i64 cuts = job.join ? 1 : ceil_div(c.out_size[2], max_of(band_cols, i64(1)));
     const i64 tasks = c.batch * c.groups * bands * cuts;
     const int slots =
         parallel_slots(tasks, 2 * c.batch * c.out_channels * out_plane * max_of(taps, i64(1)));
@@ -220,7 +233,7 @@ void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* 
     Workspace<T> scratch(channels * size, slots);
     parallel(tasks, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
-        const i64 col0 = task % cuts * kBandCols, row0 = task / cuts % bands * band;
+        const i64 col0 = task % cuts * band_cols, row0 = task / cuts % bands * band;
         const i64 image = task / cuts / bands / c.groups, group = task / cuts / bands % c.groups;
         Pass pass_part = pass;
         pass_part.pad[2] -= col0 * c.stride[2];
@@ -236,7 +249,7 @@ void few_channels_forward(const ConvParams& c, const T* x, const T* w, const T* 
         const Part<T> part{row0,
                            min_of(band, c.out_size[1] - row0),
                            col0,
-                           min_of(kBandCols, c.out_size[2] - col0),
+                           min_of(band_cols, c.out_size[2] - col0),
                            packed.get() + group * rows * taps,
                            bias ? bias + group * rows : nullptr,
                            scratch.slot(slot),

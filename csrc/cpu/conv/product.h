@@ -113,6 +113,7 @@ FUSEDNN_INLINE void conv_product_rows(const ConvProblem<T>& p, const A& a, const
 // the source is packed again.
 constexpr i64 kPackedRowBytes = 1536 * 1024;
 
+// dst = weights (rows x depth, as `a` gives them) times the implicit matrix, plus bias[row].
 template <class T, class A>
 FUSEDNN_INLINE void conv_product(const ConvProblem<T>& p, const A& a, const T* bias) {
     if (p.columns() == 0) return;
