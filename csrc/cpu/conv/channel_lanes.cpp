@@ -68,39 +68,46 @@ void run_channels_in_chunks(const ConvProblem<T>& p, const ConvWeights<T>& w, co
     const i64 channel_size = p.tap_count() * kTileCols<T>;
     const i64 chunk_bytes = few_positions(p) ? kPackedChunkBytes : kLargeChunkBytes;
     const i64 chunk = max_of(chunk_bytes / (channel_size * i64(sizeof(T))), i64(1));
-    const int slots = parallel_slots(panels, 2 * p.rows * p.columns() * p.depth());
+    const int most = parallel_slots(panels * grid_rows, 2 * p.rows * p.columns() * p.depth());
+    // Fewer panels than threads are shared by several, each of which packs the weights for its part
+    // of the grid rows.
+    const i64 parts = few_positions(p) ? i64(1) : min_of(ceil_div(i64(most), panels), grid_rows);
+    const i64 tasks = panels * parts, part_rows = ceil_div(grid_rows, parts);
+    const int slots = int(min_of(i64(most), tasks));
     Workspace<T> chunks(packed ? 0 : chunk * channel_size, slots);
-    Workspace<T> all_sums(p.columns() * kTileCols<T>, slots);
+    Workspace<T> all_sums(part_rows * p.grid[2] * kTileCols<T>, slots);
     Workspace<TapOffsets> tap_lists(p.tap_count(), slots);
     const RowPanels cut(p.grid[2]);
-    parallel(panels, slots, [&](i64 task, int slot) {
+    parallel(tasks, slots, [&](i64 task, int slot) {
         FlushDenormals flush;
-        const i64 row0 = task * kTileCols<T>;
+        const i64 of_rows = task / parts, first = grid_rows * (task % parts) / parts;
+        const i64 count = grid_rows * (task % parts + 1) / parts - first;
+        const i64 row0 = of_rows * kTileCols<T>;
         T* sums = all_sums.slot(slot);
         for (i64 begin = 0; begin < p.channels; begin += chunk) {
             const i64 end = min_of(begin + chunk, p.channels);
-            const T* part = packed + (task * p.channels + begin) * channel_size;
+            const T* part = packed + (of_rows * p.channels + begin) * channel_size;
             if (!packed) {
                 pack_panel(p, w, row0, begin, end, chunks.slot(slot));
                 part = chunks.slot(slot);
             }
-            for (i64 index = 0; index < grid_rows; ++index) {
-                const GridRow row = grid_row(p, index);
+            for (i64 index = 0; index < count; ++index) {
+                const GridRow row = grid_row(p, first + index);
                 TapBase<T> base{p.src + row.image * p.src_image + begin * p.src_plane, part,
                                 end - begin, p.src_plane, channel_size};
                 for (i64 panel = 0; panel < cut.count; ++panel) {
                     const i64 x0 = cut.start(panel);
                     if (!packed) {
                         base.ahead = weights_ahead(p, w, row0, end, index * cut.count + panel,
-                                                   grid_rows * cut.count);
+                                                   count * cut.count);
                     }
                     sum_tile(p, base, row, x0, cut.height(panel), begin > 0,
                              sums + (index * p.grid[2] + x0) * kTileCols<T>, tap_lists.slot(slot));
                 }
             }
         }
-        for (i64 index = 0; index < grid_rows; ++index) {
-            T* dst = place_of(p, grid_row(p, index), row0);
+        for (i64 index = 0; index < count; ++index) {
+            T* dst = place_of(p, grid_row(p, first + index), row0);
             for (i64 panel = 0; panel < cut.count; ++panel) {
                 const i64 x0 = cut.start(panel);
                 store_tile(p, sums + (index * p.grid[2] + x0) * kTileCols<T>, cut.height(panel),
