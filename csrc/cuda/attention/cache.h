@@ -14,8 +14,7 @@ bool has_half_cache(const AttentionParams<T>& p) {
     return p.half_key.data || p.half_value.data;
 }
 
-// ---- copies
-// -----------------------------------------------------------------------------------------
+// ---- copies ----------------------------------------
 
 // to (batch, heads, rows, width), dense = from, widened; axes that `from` broadcasts are of size 1.
 void widen_heads(const HeadArray<const BFloat16>& from, i64 batch, i64 heads, i64 rows, i64 width,
